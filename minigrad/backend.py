@@ -1,0 +1,138 @@
+"""NumPy or CuPy: which library an array belongs to, devices, moving data, random streams.
+
+Here live the only decisions about array libraries; this module knows arrays, not Tensors. CuPy is imported when a
+"cuda" device is first asked for, never before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Array = Any  # numpy.ndarray or cupy.ndarray: CuPy need not be installed, so the type cannot name it
+
+DEFAULT_DTYPE = np.dtype(np.float32)
+
+
+class DeviceError(RuntimeError):
+    """A device that is not there, or operands that live on different devices."""
+
+
+# ---- which library ---------------------------------------------------------------------------------------------------
+
+
+def is_array(value: object) -> bool:
+    """Whether `value` is a NumPy or CuPy array."""
+    return isinstance(value, np.ndarray) or _is_cupy(value)
+
+
+def is_floating(dtype: np.dtype) -> bool:
+    """Whether values of this dtype can carry gradients."""
+    return dtype.kind == "f"
+
+
+def array_module(*operands: object) -> ModuleType:
+    """CuPy if one of the operands is a CuPy array, else NumPy."""
+    for operand in operands:
+        if type(operand) is not np.ndarray and _is_cupy(operand):
+            return sys.modules["cupy"]
+    return np
+
+
+def _is_cupy(value: object) -> bool:
+    cupy = sys.modules.get("cupy")  # never imported: then no array can be CuPy's
+    return cupy is not None and isinstance(value, cupy.ndarray)
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
+
+
+def device_of(array: Array) -> str:
+    """ "cpu", "cuda:0", "cuda:1" ...: where the array's memory is."""
+    if type(array) is np.ndarray or not _is_cupy(array):
+        return "cpu"
+    return f"cuda:{array.device.id}"
+
+
+def to_device(array: Array, device: str) -> Array:
+    """The array on `device` ("cpu", "cuda", "cuda:1"); itself if it is there already.
+
+    Raises DeviceError if the device does not exist or is not one of these names.
+    """
+    if device == "cpu":  # a no-op for a NumPy array
+        return sys.modules["cupy"].asnumpy(array) if _is_cupy(array) else array
+    cupy, index = _cuda(device)
+    with cupy.cuda.Device(index):
+        return cupy.asarray(array)
+
+
+def cuda_available() -> bool:
+    """Whether CuPy is installed and sees a GPU. Never raises."""
+    try:
+        _cuda("cuda")
+    except DeviceError:
+        return False
+    return True
+
+
+def _cuda(device: str) -> tuple[ModuleType, int]:
+    name, _, number = device.partition(":")
+    if name != "cuda" or not (number.isdigit() or device == "cuda"):
+        raise DeviceError(f'unknown device {device!r}: write "cpu", "cuda" or "cuda:1"')
+    try:
+        cupy = importlib.import_module("cupy")
+    except Exception as error:
+        raise DeviceError(
+            f"device {device!r} needs CuPy, which cannot be imported ({error}): "
+            "pip install 'minigrad[cuda12]' or 'minigrad[cuda13]', by the CUDA version of your driver"
+        ) from error
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        raise DeviceError(f"device {device!r}: CuPy finds no usable GPU or driver ({error})") from error
+    index = int(number or 0)
+    if index >= count:
+        raise DeviceError(f"device {device!r}: CuPy sees {count} GPU(s); use device='cpu' or install a driver")
+    return cupy, index
+
+
+# ---- random streams --------------------------------------------------------------------------------------------------
+
+
+class _Stream(threading.local):
+    """Per thread: the key (seed, step) of its random numbers and the calls made under it."""
+
+    seed = 0
+    step = 0
+    call = 0
+
+
+_stream = _Stream()
+
+
+def manual_seed(seed: int, step: int = 0) -> None:
+    """Start this thread's random stream (seed, step) afresh: the same calls draw the same numbers again.
+
+    A training loop that says `manual_seed(seed, step)` at each step can be resumed at any step without saving a
+    random state. Raises ValueError for numbers outside 0 ... 2**64 - 1.
+    """
+    for name, number in (("seed", seed), ("step", step)):
+        if not 0 <= number < 2**64:
+            raise ValueError(f"manual_seed: {name} must be from 0 to 2**64 - 1, got {number}")
+    _stream.seed, _stream.step, _stream.call = int(seed), int(step), 0
+
+
+def next_generator() -> np.random.Generator:
+    """The generator of the next call in this thread's stream, keyed by (seed, step, call).
+
+    Philox is counter-based (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): any key can be used at
+    once, without drawing the numbers before it. Always on the CPU, so that a seed gives the same numbers everywhere.
+    """
+    _stream.call += 1
+    counter = (0, 0, _stream.call, _stream.step)
+    return np.random.Generator(np.random.Philox(key=_stream.seed, counter=counter))

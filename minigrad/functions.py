@@ -1,0 +1,112 @@
+"""The functions that PyTorch has beside its methods: making tensors, joining and choosing. Exported by `minigrad`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad import backend, ops
+from minigrad.backend import DEFAULT_DTYPE
+from minigrad.tensor import Tensor
+
+
+def _made(array: np.ndarray, device: str, requires_grad: bool) -> Tensor:
+    tensor = Tensor._of(backend.to_device(array, device))
+    return tensor.requires_grad_(requires_grad)
+
+
+def zeros(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+    """A tensor of zeros: `zeros(2, 3)` or `zeros((2, 3))`."""
+    return full(_sizes(shape), 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def ones(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+    """A tensor of ones: `ones(2, 3)` or `ones((2, 3))`."""
+    return full(_sizes(shape), 1, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def full(
+    shape: Sequence[int], fill_value: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
+) -> Tensor:
+    """A tensor with one value everywhere; its dtype is that of `Tensor(fill_value)` unless given."""
+    dtype = Tensor(fill_value).dtype if dtype is None else dtype
+    return _made(np.full(shape, fill_value, dtype), device, requires_grad)
+
+
+def arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None, device: str = "cpu") -> Tensor:
+    """start, start + step ... below `end`; from 0 if one number is given. int64 for integers, else float32."""
+    start, end = (0, start) if end is None else (start, end)
+    array = np.arange(start, end, step)
+    return _made(array.astype(dtype or (np.int64 if array.dtype.kind == "i" else DEFAULT_DTYPE)), device, False)
+
+
+def randn(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+    """Standard normal numbers from this thread's stream (see `manual_seed`); the same on every device."""
+    array = backend.next_generator().standard_normal(_sizes(shape), np.float64).astype(dtype)
+    return _made(array, device, requires_grad)
+
+
+def zeros_like(x: Tensor) -> Tensor:
+    """Zeros of x's shape, dtype and device."""
+    return zeros(x.shape, dtype=x.dtype, device=x.device)
+
+
+def ones_like(x: Tensor) -> Tensor:
+    """Ones of x's shape, dtype and device."""
+    return ones(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """The tensors one after another along an existing dimension."""
+    return ops.concatenate(tensors, dim)
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """The tensors, all of one shape, along a new dimension."""
+    return ops.stack(tensors, dim)
+
+
+def where(condition: Any, input: Any, other: Any) -> Tensor:
+    """`input` where `condition` holds, else `other`; all three broadcast."""
+    return ops.where(condition, input, other)
+
+
+exp = Tensor.exp
+log = Tensor.log
+sqrt = Tensor.sqrt
+tanh = Tensor.tanh
+sigmoid = Tensor.sigmoid
+erf = Tensor.erf
+relu = Tensor.relu
+abs = Tensor.abs
+pow = Tensor.pow
+maximum = Tensor.maximum
+minimum = Tensor.minimum
+masked_fill = Tensor.masked_fill
+softmax = Tensor.softmax
+log_softmax = Tensor.log_softmax
+sum = Tensor.sum
+mean = Tensor.mean
+var = Tensor.var
+max = Tensor.max
+min = Tensor.min
+amax = Tensor.amax
+amin = Tensor.amin
+argmax = Tensor.argmax
+argmin = Tensor.argmin
+any = Tensor.any
+all = Tensor.all
+matmul = Tensor.matmul
+reshape = Tensor.reshape
+transpose = Tensor.transpose
+permute = Tensor.permute
+squeeze = Tensor.squeeze
+unsqueeze = Tensor.unsqueeze
+flatten = Tensor.flatten
+split = Tensor.split

@@ -1,0 +1,107 @@
+"""gradcheck: pullbacks held against finite differences, in float64 and random directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import grad
+from minigrad.backend import is_floating
+from minigrad.tensor import Tensor
+
+
+class GradcheckError(AssertionError):
+    """A gradient that differs from the finite difference."""
+
+
+def gradcheck(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    *,
+    order: int = 1,
+    eps: float = 1e-6,
+    tolerance: float = 1e-6,
+    directions: int = 2,
+    seed: int = 0,
+) -> bool:
+    """Check the gradients of `fn(*inputs)`, and the gradients of these up to `order`, against central differences.
+
+    With random weights v of the outputs and a random direction u in each input, the two sides are
+    vᵀ (f(x + eps u) - f(x - eps u)) / (2 eps) and (Jᵀv)·u. A random v sees what a plain sum hides: the gradient of a
+    softmax's sum is zero. Away from kinks only: a difference across one has no meaning.
+
+    Args:
+        fn: of Tensors, returning a Tensor or a tuple of them; called several times, so it must draw nothing at random.
+        inputs: arrays, Tensors or numbers; floating ones are taken in float64 and checked, others passed as they are.
+        order: 2 checks gradients of gradients as well.
+        eps: the step of the difference.
+        tolerance: allowed |a - b| relative to max(1, |a|, |b|).
+        directions: how many random directions for each input.
+
+    Returns True. Raises GradcheckError naming the input, both numbers, the shapes and the order; ValueError if there is
+    nothing to check.
+    """
+    values = [np.array(x.data if isinstance(x, Tensor) else x) for x in inputs]
+    checked = [place for place, value in enumerate(values) if is_floating(value.dtype)]
+    if not checked:
+        raise ValueError("gradcheck: none of the inputs is floating point, so there is no gradient to check")
+    rng = np.random.default_rng(seed)
+
+    def call(arrays: Sequence[np.ndarray], requires_grad: bool) -> tuple[list[Tensor], list[Tensor]]:
+        tensors = [
+            Tensor(a, requires_grad=requires_grad, dtype=np.float64) if place in checked else inputs[place]
+            for place, a in enumerate(arrays)
+        ]
+        outputs = fn(*tensors)
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        return tensors, [y for y in outputs if is_floating(y.dtype)]
+
+    tensors, outputs = call(values, True)
+    weights = [rng.standard_normal(y.shape) for y in outputs]
+    sources = [tensors[place] for place in checked]
+    reached = [(y, w) for y, w in zip(outputs, weights, strict=True) if y.requires_grad]
+    gradients = grad([y for y, _ in reached], sources, [w for _, w in reached], allow_unused=True)
+    for place, gradient in zip(checked, gradients, strict=True):
+        for _ in range(directions):
+            direction = rng.standard_normal(values[place].shape)
+            shifted = []
+            for step in (eps, -eps):
+                moved = list(values)
+                moved[place] = values[place].astype(np.float64) + step * direction
+                _, outputs = call(moved, False)
+                shifted.append(sum(float(np.sum(w * y.numpy())) for w, y in zip(weights, outputs, strict=True)))
+            expected = (shifted[0] - shifted[1]) / (2 * eps)
+            found = 0.0 if gradient is None else float(np.sum(gradient.numpy() * direction))
+            if not abs(found - expected) <= tolerance * max(1.0, abs(expected), abs(found)):
+                shapes = ", ".join(str(v.shape) for v in values)
+                raise GradcheckError(
+                    f"gradcheck of {_name(fn)}, inputs of shapes {shapes}: along a random direction of input {place} "
+                    f"its pullback gives {found:.9g}, finite differences {expected:.9g}"
+                )
+    if order > 1:
+        _check_next_order(fn, inputs, checked, weights, order, eps, tolerance, directions, seed)
+    return True
+
+
+def _check_next_order(
+    fn: Callable[..., Any], inputs: Sequence[Any], checked: list[int], weights: list[np.ndarray], order: int, *settings: Any
+) -> None:
+    """gradcheck of the gradient function: of the inputs and of the outputs' weights."""
+    eps, tolerance, directions, seed = settings
+
+    def gradient(*arguments: Any) -> tuple[Tensor, ...]:
+        tensors, seeds = arguments[: len(inputs)], arguments[len(inputs) :]
+        with_grad = [x if isinstance(x, Tensor) and x.requires_grad else Tensor(x, requires_grad=place in checked) for place, x in enumerate(tensors)]
+        outputs = fn(*with_grad)
+        outputs = [y for y in (outputs if isinstance(outputs, (tuple, list)) else (outputs,)) if is_floating(y.dtype)]
+        found = grad(outputs, [with_grad[place] for place in checked], list(seeds), create_graph=True, allow_unused=True)
+        return tuple(g for g in found if g is not None)
+
+    gradient.__name__ = f"the gradient of {_name(fn)}"
+    gradcheck(gradient, [*inputs, *weights], order=order - 1, eps=eps, tolerance=tolerance, directions=directions, seed=seed + 1)
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)

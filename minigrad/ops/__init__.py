@@ -1,0 +1,61 @@
+"""Every differentiable operation, under NumPy's names and with NumPy's meanings: one function = its value and its pullbacks.
+
+This is also the array library of Tensors: `namespace(tensor)` is this module, so that the body of an operation runs on
+Tensors as it does on arrays. PyTorch's names are the methods of Tensor.
+"""
+
+from minigrad.ops.elementwise import (
+    abs,
+    add,
+    alias,
+    astype,
+    bitwise_and,
+    bitwise_or,
+    copy,
+    divide,
+    equal,
+    erf,
+    exp,
+    gelu,
+    greater,
+    greater_equal,
+    invert,
+    isfinite,
+    isnan,
+    less,
+    less_equal,
+    log,
+    logical_not,
+    masked_fill,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    not_equal,
+    power,
+    relu,
+    sigmoid,
+    sign,
+    sqrt,
+    subtract,
+    tanh,
+    to_device,
+    where,
+)
+from minigrad.ops.index import getitem, pick, plain_key, put_along_axis, scatter, take_along_axis
+from minigrad.ops.linalg import linear, matmul
+from minigrad.ops.reduce import all, any, argmax, argmin, max, mean, min, sum, var
+from minigrad.ops.shape import (
+    broadcast_to,
+    concatenate,
+    expand_dims,
+    reshape,
+    split,
+    squeeze,
+    stack,
+    swapaxes,
+    transpose,
+)
+from minigrad.ops.softmax import log_softmax, softmax
+
+__all__ = [name for name in dir() if not name.startswith("_")]

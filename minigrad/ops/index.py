@@ -1,0 +1,70 @@
+"""Operations that take elements by place, and their opposites, which put or add them there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minigrad.autograd import namespace, op
+from minigrad.backend import Array, array_module, is_array
+from minigrad.tensor import Tensor
+
+
+def plain_key(key: Any) -> Any:
+    """An index as arrays take it: Tensors within it as arrays, arrays and lists copied, so that they stay as they were."""
+    if isinstance(key, tuple):
+        return tuple(plain_key(part) for part in key)
+    if isinstance(key, Tensor):
+        return key.data.copy()
+    if is_array(key):
+        return key.copy()
+    return np.array(key, dtype=None if key else np.int64) if isinstance(key, list) else key
+
+
+@op(linear=True)
+def getitem(x: Any, *, key: Any) -> Any:
+    """x[key], by NumPy's rules; an element taken twice gets both gradients."""
+    shape = x.shape
+    return x[key], lambda g: scatter(g, key=key, shape=shape)
+
+
+@op(linear=True)
+def scatter(x: Any, *, key: Any, shape: tuple[int, ...]) -> Any:
+    """Zeros of `shape` with x added at `key`: the opposite of getitem."""
+    return _scattered(x, key, shape), lambda g: g[key]
+
+
+def _scattered(x: Array, key: Any, shape: tuple[int, ...]) -> Array:
+    library = array_module(x)
+    value = library.zeros(shape, x.dtype)
+    parts = key if isinstance(key, tuple) else (key,)
+    if any(is_array(part) and part.dtype != np.bool_ for part in parts):
+        library.add.at(value, key, x)
+    else:  # slices, integers and masks name each element once
+        value[key] = x
+    return value
+
+
+@op(linear=True, exempt=["indices"])
+def take_along_axis(x: Any, indices: Any, *, axis: int) -> Any:
+    """Along `axis` the elements that `indices` (integers, of x's shape but for that axis) name."""
+    shape = x.shape
+    value = namespace(x).take_along_axis(x, indices, axis)
+    return value, (lambda g: put_along_axis(g, indices, axis=axis, shape=shape), None)
+
+
+@op(linear=True, exempt=["indices"])
+def put_along_axis(x: Any, indices: Any, *, axis: int, shape: tuple[int, ...]) -> Any:
+    """Zeros of `shape` with x added at `indices` along `axis`: the opposite of take_along_axis."""
+    library = array_module(x)
+    places = list(library.indices(indices.shape, sparse=True))
+    places[axis] = indices
+    return _scattered(x, tuple(places), shape), (lambda g: take_along_axis(g, indices, axis=axis), None)
+
+
+def pick(x: Any, indices: Any, axis: int, keepdims: bool) -> tuple[Any, Any]:
+    """(values, indices): the one element along `axis` that each of `indices` names, and the indices themselves."""
+    places = namespace(indices).expand_dims(indices, axis)
+    values = take_along_axis(x, places, axis=axis)
+    return (values, places) if keepdims else (namespace(values).squeeze(values, axis), indices)

@@ -1,0 +1,64 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from minigrad.autograd import namespace, op
+from minigrad.ops.shape import expand_dims, reshape, swapaxes
+
+
+@op
+def matmul(x: Any, y: Any) -> Any:
+    """x @ y of vectors, matrices and batches of matrices, by NumPy's rules; ∂x = g yᵀ, ∂y = xᵀ g."""
+    if x.ndim == 0 or y.ndim == 0 or x.shape[-1] != y.shape[-min(2, y.ndim)]:
+        raise ValueError(
+            f"matmul: shapes {x.shape} and {y.shape} do not fit; the last axis of the first must have the length of "
+            "the second's last but one"
+        )
+    x_vector, y_vector = x.ndim == 1, y.ndim == 1
+    y_matrix = y.ndim == 2
+
+    def of_x(g: Any) -> Any:
+        if y_vector:
+            return expand_dims(g, -1) * y  # (..., n, 1) * (k,)
+        g = expand_dims(g, -2) if x_vector else g  # (..., n, m)
+        product = _product(g, swapaxes(y, -1, -2))  # (..., n, k)
+        return reshape(product, (*product.shape[:-2], product.shape[-1])) if x_vector else product
+
+    def of_y(g: Any) -> Any:
+        if x_vector:
+            return g * x if y_vector else expand_dims(x, -1) * expand_dims(g, -2)  # (k, 1) * (..., 1, m)
+        if y_vector:
+            return swapaxes(_rows(x), -1, -2) @ reshape(g, (math.prod(g.shape),))
+        if y_matrix:
+            return swapaxes(_rows(x), -1, -2) @ _rows(g)
+        return swapaxes(x, -1, -2) @ g
+
+    return _product(x, y), (of_x, of_y)
+
+
+@op
+def linear(x: Any, weight: Any, bias: Any) -> Any:
+    """x Wᵀ + b for rows x (..., in), weight (out, in) and bias (out,) or None."""
+    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"linear: x of shape {x.shape} and weight of shape {weight.shape} do not fit; x is (..., in), weight (out, in)")
+    value = _product(x, swapaxes(weight, 0, 1))
+    return value if bias is None else value + bias, (
+        lambda g: _product(g, weight),
+        lambda g: swapaxes(_rows(g), 0, 1) @ _rows(x),
+        lambda g: g,
+    )
+
+
+def _product(x: Any, y: Any) -> Any:
+    """x @ y; a batch times one matrix as a single product of matrices."""
+    if y.ndim == 2 and x.ndim > 2:
+        return reshape(_rows(x) @ y, (*x.shape[:-1], y.shape[-1]))
+    return x @ y
+
+
+def _rows(x: Any) -> Any:
+    """All axes but the last as one."""
+    return reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))

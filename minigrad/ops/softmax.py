@@ -1,0 +1,59 @@
+"""Softmax and its logarithm, fused; each beside the plain composition that it equals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minigrad.autograd import namespace, op
+from minigrad.ops.elementwise import exp, log
+from minigrad.ops.reduce import max, sum
+
+
+def plain_softmax(x: Any, *, axis: int) -> Any:
+    """e^x / Σ e^x along `axis`; the row's maximum, a constant, keeps e^x within bounds."""
+    e = exp(x - _row_maximum(x, axis))
+    return e / sum(e, axis=axis, keepdims=True)
+
+
+@op(reference=plain_softmax, floating=True)
+def softmax(x: Any, *, axis: int) -> Any:
+    """e^x / Σ e^x along `axis`; ∂x = y (g - Σ g y). A row of -inf alone is NaN."""
+    library = namespace(x)
+    y = x - _row_maximum(x, axis)
+    library.exp(y, out=y)
+    y /= y.sum(axis=axis, keepdims=True)
+
+    def pullback(g: Any) -> Any:
+        product = g * y
+        product -= y * product.sum(axis=axis, keepdims=True)
+        return product
+
+    return y, pullback
+
+
+def plain_log_softmax(x: Any, *, axis: int) -> Any:
+    """x - log Σ e^x along `axis`."""
+    away = x - _row_maximum(x, axis)
+    return away - log(sum(exp(away), axis=axis, keepdims=True))
+
+
+@op(reference=plain_log_softmax, floating=True)
+def log_softmax(x: Any, *, axis: int) -> Any:
+    """x - log Σ e^x along `axis`; ∂x = g - e^y Σ g."""
+    library = namespace(x)
+    y = x - _row_maximum(x, axis)
+    y -= library.log(library.exp(y).sum(axis=axis, keepdims=True))
+
+    def pullback(g: Any) -> Any:
+        product = library.exp(y)
+        product *= g.sum(axis=axis, keepdims=True)
+        return library.subtract(g, product, out=product)
+
+    return y, pullback
+
+
+def _row_maximum(x: Any, axis: int) -> Any:
+    """The maximum along `axis`, without gradient: softmax does not depend on what is subtracted. 0 for an empty row."""
+    if x.ndim and x.shape[axis] == 0:
+        return 0.0
+    return max(x.detach() if hasattr(x, "detach") else x, axis=axis, keepdims=True)

@@ -1,0 +1,556 @@
+"""Tensor: an array, its gradient, and the node that made it.
+
+Operators and methods are about a line each: they hand on to `minigrad.ops`, from PyTorch's names (`dim`, `keepdim`) to
+NumPy's (`axis`, `keepdims`). How values are recorded and gradients flow is in `minigrad.autograd`.
+
+`tensor`, `autograd` and `ops` know one another; each is read to its end before any of its functions runs, because
+`minigrad/__init__.py` imports them in one order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minigrad import autograd, ops
+from minigrad.backend import DEFAULT_DTYPE, Array, device_of, is_array, is_floating, to_device
+
+if TYPE_CHECKING:
+    from minigrad.autograd import Node
+
+Dim = int | tuple[int, ...] | None
+
+
+class Memory:
+    """What views of one array share: the number of times it was written over."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version = 0
+
+
+class Tensor:
+    """An n-dimensional array that remembers how it was made, if a gradient may be asked for.
+
+    Args:
+        data: numbers, nested lists, an array or a Tensor; always copied. Python floats become float32, Python ints int64; an
+            array keeps its dtype.
+        requires_grad: whether `backward()` gives this leaf a `.grad`. Floating dtypes only, else RuntimeError.
+        dtype: NumPy dtype or its name.
+        device: "cpu", "cuda", "cuda:1"; by default where the data is. DeviceError if it is not there.
+
+    Attributes:
+        data: the array. Assigning replaces the values and is noticed by graphs that use them; writing into `x.data[...]` is not.
+        grad: a Tensor of the same shape after `backward()`, else None.
+        node: how the value was made; None for leaves and constants.
+    """
+
+    __slots__ = ("__weakref__", "_data", "_grad", "_memory", "_requires_grad", "node")
+    __array_ufunc__ = None  # NumPy leaves `array * tensor` to us
+    __hash__ = object.__hash__
+
+    _data: Array
+    _grad: Tensor | None
+    _memory: Memory
+    _requires_grad: bool
+    node: Node | None
+
+    def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None, device: str | None = None) -> None:
+        array = data._data if isinstance(data, Tensor) else data
+        self._data = _new_array(array, dtype, device)
+        self._memory = Memory()
+        self._grad = self.node = None
+        self._requires_grad = False
+        self.requires_grad = requires_grad
+
+    @classmethod
+    def _of(cls, array: Array, memory: Memory | None = None) -> Tensor:
+        """A constant around an array as it is, not copied."""
+        tensor = object.__new__(Tensor)
+        tensor._data = array
+        tensor._memory = memory or Memory()
+        tensor._grad = tensor.node = None
+        tensor._requires_grad = False
+        return tensor
+
+    # ---- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> Array:
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        array = value._data if isinstance(value, Tensor) else value
+        self._data = _new_array(array, self.dtype, self.device)
+        self._memory.version += 1
+
+    @property
+    def grad(self) -> Tensor | None:
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"grad must be a Tensor or None, got {type(value).__name__}")
+        if value is not None and value.shape != self.shape:
+            raise ValueError(f"grad of shape {value.shape} for a tensor of shape {self.shape}; they must be equal")
+        self._grad = value
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and not is_floating(self.dtype):
+            raise RuntimeError(
+                f"only floating-point tensors can require gradients, this one is {self.dtype}; write 1.0 for 1, or .float()"
+            )
+        if self.node is not None and not value:
+            raise RuntimeError(
+                "requires_grad can be changed on leaves only; use .detach() for a tensor without history"
+            )
+        self._requires_grad = bool(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set `requires_grad`; returns the tensor itself."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no operation made it (or none that was recorded)."""
+        return self.node is None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def ndim(self) -> int:
+        return self._data.ndim
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._data.dtype
+
+    @property
+    def device(self) -> str:
+        return device_of(self._data)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the length of one dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    # ---- to and from other things ------------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray:
+        """The values as a NumPy array; on the CPU it shares the tensor's memory, so write into a copy of it."""
+        return to_device(self._data, "cpu")
+
+    def item(self) -> Any:
+        """The Python number of a tensor with one element; ValueError for more."""
+        if self.numel() != 1:
+            raise ValueError(f"item() needs a tensor with one element, this one has shape {self.shape}")
+        return self._data.item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers; a number for a 0-d tensor."""
+        return self._data.tolist()
+
+    def detach(self) -> Tensor:
+        """The same values, sharing memory, without history."""
+        return Tensor._of(self._data, self._memory)
+
+    def clone(self) -> Tensor:
+        """A copy, differentiable."""
+        return ops.copy(self)
+
+    def to(self, target: Any) -> Tensor:
+        """On another device ("cpu", "cuda", "cuda:1") or in another dtype (np.float64, "float16"); differentiable."""
+        if isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda"):
+            return self if target == self.device else ops.to_device(self, device=target)
+        dtype = np.dtype(target)
+        return self if dtype == self.dtype else ops.astype(self, dtype=dtype)
+
+    def float(self) -> Tensor:
+        """As float32."""
+        return self.to(np.float32)
+
+    def double(self) -> Tensor:
+        """As float64."""
+        return self.to(np.float64)
+
+    def long(self) -> Tensor:
+        """As int64, truncated."""
+        return self.to(np.int64)
+
+    def bool(self) -> Tensor:
+        """As booleans: whether not zero."""
+        return self.to(np.bool_)
+
+    def __bool__(self) -> Any:
+        return bool(self.item())
+
+    def __float__(self) -> Any:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind != "i" or self.numel() != 1:
+            raise TypeError(
+                f"only a tensor with one integer can be an index, this one is {self.dtype} of shape {self.shape}"
+            )
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[place] for place in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype)
+
+    def __repr__(self) -> str:
+        values = np.array2string(self.numpy(), separator=", ", prefix="tensor(", threshold=50)
+        notes = [] if self.dtype in (DEFAULT_DTYPE, np.int64, np.bool_) else [f"dtype={self.dtype}"]
+        notes += [] if self.device == "cpu" else [f"device={self.device!r}"]
+        if self.node is not None:
+            notes.append(f"made by {self.node.operation.name}")
+        elif self.requires_grad:
+            notes.append("requires_grad=True")
+        return f"tensor({', '.join([values, *notes])})"
+
+    def __reduce__(self) -> Any:
+        if self.node is not None:
+            raise RuntimeError(
+                f"only leaves can be copied or pickled, this tensor was made by {self.node.operation.name}; use .detach() first"
+            )
+        return type(self)._rebuilt, (type(self), self._data, self._requires_grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        rebuild, (cls, data, requires_grad) = self.__reduce__()
+        memo[id(self)] = copy = rebuild(cls, data.copy(), requires_grad)
+        return copy
+
+    @staticmethod
+    def _rebuilt(cls: type[Tensor], data: Array, requires_grad: bool) -> Tensor:
+        tensor = object.__new__(cls)
+        tensor._data, tensor._memory, tensor._requires_grad = data, Memory(), requires_grad
+        tensor._grad = tensor.node = None
+        return tensor
+
+    # ---- gradients ---------------------------------------------------------------------------------------------------
+
+    def backward(self, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False) -> None:
+        """Add d self / d leaf to `.grad` of every leaf: see `minigrad.autograd.backward`."""
+        autograd.backward(self, gradient, retain_graph=retain_graph, create_graph=create_graph)
+
+    # ---- writing: what the engine notices ----------------------------------------------------------------------------
+
+    def copy_(self, source: Any) -> Tensor:
+        """Write the values of `source` (broadcast to this shape) into this tensor; RuntimeError if it is part of a graph."""
+        self._write(..., source, "copy_")
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._write(ops.plain_key(key), value, "x[i] = v")
+
+    def _write(self, key: Any, value: Any, what: str) -> None:
+        if self._requires_grad and (self.node is not None or autograd.is_grad_enabled()):
+            raise RuntimeError(
+                f"{what}: this tensor requires grad, so its values are not written over; "
+                "make a new one with mg.where(condition, a, b), or write to a leaf inside mg.no_grad()"
+            )
+        if not self._data.flags.writeable:
+            raise RuntimeError(
+                f"{what}: this tensor of shape {self.shape} is an expanded view; write to a .clone() of it"
+            )
+        self._data[key] = value._data if isinstance(value, Tensor) else value
+        self._memory.version += 1
+
+    def _updated(self, value: Tensor) -> Tensor:
+        """What `x -= y` leaves in x: a leaf that requires grad is written in place, any other name gets the new tensor."""
+        return self.copy_(value) if self._requires_grad and self.node is None else value
+
+    def __iadd__(self, other: Any) -> Tensor:
+        return self._updated(ops.add(self, other))
+
+    def __isub__(self, other: Any) -> Tensor:
+        return self._updated(ops.subtract(self, other))
+
+    def __imul__(self, other: Any) -> Tensor:
+        return self._updated(ops.multiply(self, other))
+
+    def __itruediv__(self, other: Any) -> Tensor:
+        return self._updated(ops.divide(self, other))
+
+    # ---- arithmetic --------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Tensor:
+        return ops.add(self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return ops.add(other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return ops.subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return ops.subtract(other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return ops.multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return ops.multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return ops.divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return ops.divide(other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return ops.power(self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return ops.power(other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return ops.matmul(other, self)
+
+    def __neg__(self) -> Tensor:
+        return ops.negative(self)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return ops.abs(self)
+
+    def __invert__(self) -> Tensor:
+        return ops.logical_not(self) if self.dtype == np.bool_ else ops.invert(self)
+
+    def __and__(self, other: Any) -> Tensor:
+        return ops.bitwise_and(self, other)
+
+    def __or__(self, other: Any) -> Tensor:
+        return ops.bitwise_or(self, other)
+
+    __rand__ = __and__
+    __ror__ = __or__
+
+    def __eq__(self, other: Any) -> Any:
+        return ops.equal(self, other) if _is_operand(other) else NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        return ops.not_equal(self, other) if _is_operand(other) else NotImplemented
+
+    def __lt__(self, other: Any) -> Tensor:
+        return ops.less(self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return ops.less_equal(self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return ops.greater(self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return ops.greater_equal(self, other)
+
+    # ---- elementwise -------------------------------------------------------------------------------------------------
+
+    def exp(self) -> Tensor:
+        return ops.exp(self)
+
+    def log(self) -> Tensor:
+        return ops.log(self)
+
+    def sqrt(self) -> Tensor:
+        return ops.sqrt(self)
+
+    def tanh(self) -> Tensor:
+        return ops.tanh(self)
+
+    def sigmoid(self) -> Tensor:
+        return ops.sigmoid(self)
+
+    def erf(self) -> Tensor:
+        return ops.erf(self)
+
+    def relu(self) -> Tensor:
+        return ops.relu(self)
+
+    def abs(self) -> Tensor:
+        return ops.abs(self)
+
+    def pow(self, exponent: Any) -> Tensor:
+        return ops.power(self, exponent)
+
+    def maximum(self, other: Any) -> Tensor:
+        return ops.maximum(self, other)
+
+    def minimum(self, other: Any) -> Tensor:
+        return ops.minimum(self, other)
+
+    def where(self, condition: Any, other: Any) -> Tensor:
+        """self where `condition` holds, else `other`."""
+        return ops.where(condition, self, other)
+
+    def masked_fill(self, mask: Any, value: Any) -> Tensor:
+        """`value` where the boolean `mask` holds, self elsewhere."""
+        return ops.masked_fill(self, mask, value)
+
+    def softmax(self, dim: int) -> Tensor:
+        return ops.softmax(self, axis=dim)
+
+    def log_softmax(self, dim: int) -> Tensor:
+        return ops.log_softmax(self, axis=dim)
+
+    # ---- reductions --------------------------------------------------------------------------------------------------
+
+    def sum(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+        return ops.sum(self, axis=dim, keepdims=keepdim)
+
+    def mean(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+        return ops.mean(self, axis=dim, keepdims=keepdim)
+
+    def var(self, dim: Dim = None, correction: int = 1, keepdim: Any = False) -> Tensor:
+        """The variance; unbiased by default (divided by n - correction)."""
+        return ops.var(self, axis=dim, correction=correction, keepdims=keepdim)
+
+    def amax(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+        """The maximum; tied elements share its gradient equally."""
+        return ops.max(self, axis=dim, keepdims=keepdim)
+
+    def amin(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+        """The minimum; tied elements share its gradient equally."""
+        return ops.min(self, axis=dim, keepdims=keepdim)
+
+    def max(self, dim: int | None = None, keepdim: Any = False) -> Any:
+        """The maximum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
+        return self.amax() if dim is None else ops.pick(self, ops.argmax(self, axis=dim), dim, keepdim)
+
+    def min(self, dim: int | None = None, keepdim: Any = False) -> Any:
+        """The minimum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
+        return self.amin() if dim is None else ops.pick(self, ops.argmin(self, axis=dim), dim, keepdim)
+
+    def argmax(self, dim: int | None = None, keepdim: Any = False) -> Tensor:
+        return ops.argmax(self, axis=dim, keepdims=keepdim)
+
+    def argmin(self, dim: int | None = None, keepdim: Any = False) -> Tensor:
+        return ops.argmin(self, axis=dim, keepdims=keepdim)
+
+    def any(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+        return ops.any(self, axis=dim, keepdims=keepdim)
+
+    def all(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+        return ops.all(self, axis=dim, keepdims=keepdim)
+
+    # ---- shape -------------------------------------------------------------------------------------------------------
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802
+        """The axes in reverse order, as in NumPy; `.mT` transposes the matrices of a batch."""
+        return ops.transpose(self, None)
+
+    @property
+    def mT(self) -> Tensor:  # noqa: N802
+        """The last two axes swapped."""
+        return ops.swapaxes(self, -1, -2)
+
+    def matmul(self, other: Any) -> Tensor:
+        return ops.matmul(self, other)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        return ops.reshape(self, _sizes(shape))
+
+    view = reshape
+
+    def transpose(self, dim0: int, dim1: int) -> Tensor:
+        return ops.swapaxes(self, dim0, dim1)
+
+    def permute(self, *dims: Any) -> Tensor:
+        return ops.transpose(self, _sizes(dims))
+
+    def expand(self, *sizes: Any) -> Tensor:
+        """Repeat axes of length 1, and new axes in front, without copying; -1 keeps a length."""
+        shape = _sizes(sizes)
+        own = (1,) * (len(shape) - self.ndim) + self.shape
+        return ops.broadcast_to(self, tuple(n if wish == -1 else wish for n, wish in zip(own, shape, strict=True)))
+
+    def squeeze(self, dim: Dim = None) -> Tensor:
+        """Without axes of length 1: all of them, or those of `dim` that have length 1."""
+        dims = range(self.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+        axes = tuple(d for d in dims if self.size(d) == 1) if self.ndim else ()
+        return ops.squeeze(self, axis=axes)
+
+    def unsqueeze(self, dim: int) -> Tensor:
+        return ops.expand_dims(self, dim)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+        """The axes from start_dim to end_dim, both included, as one."""
+        if self.ndim == 0:
+            return self.reshape(1)
+        start, end = range(self.ndim)[start_dim], range(self.ndim)[end_dim]
+        return self.reshape(*self.shape[:start], math.prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
+
+    def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+        """Pieces of `split_size` along `dim` (the last may be shorter), or of the given sizes."""
+        length = self.size(dim)
+        sizes = split_size if not isinstance(split_size, int) else [split_size] * -(-length // split_size)
+        ends = np.minimum(np.cumsum(sizes), length)
+        if not isinstance(split_size, int) and sum(sizes) != length:
+            raise ValueError(f"split: sizes {tuple(sizes)} add up to {sum(sizes)}, dimension {dim} has length {length}")
+        return ops.split(self, tuple(int(end) for end in ends[:-1]), dim)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return ops.getitem(self, key=ops.plain_key(key))
+
+
+def _sizes(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    """PyTorch takes `view(2, 3)` and `view((2, 3))`."""
+    return tuple(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], (tuple, list)) else arguments
+
+
+def _is_operand(value: Any) -> bool:
+    return isinstance(value, (Tensor, np.generic, float, int)) or is_array(value)
+
+
+def _new_array(data: Any, dtype: Any, device: str | None) -> Array:
+    """A fresh array of the data: Python floats in the default dtype, arrays in their own."""
+    if not is_array(data):
+        keep = isinstance(data, np.generic)
+        data = np.array(data)
+        if data.dtype.kind == "O":
+            raise TypeError("a tensor is made of numbers or of an array; for a list of tensors use mg.stack or mg.cat")
+        if dtype is None and not keep and is_floating(data.dtype):
+            dtype = DEFAULT_DTYPE
+    if data.dtype.kind not in "fiub":
+        raise TypeError(f"a tensor holds floats, integers or booleans, not {data.dtype}")
+    array = data if device is None else to_device(data, device)
+    return array.astype(dtype or array.dtype)  # astype copies
