@@ -3,7 +3,7 @@
 from numpy import bool_, float16, float32, float64, int32, int64
 
 from minigrad import ops  # first: with it come tensor and autograd, in the order in which they need one another
-from minigrad.autograd import enable_grad, grad, is_grad_enabled, namespace, no_grad, op
+from minigrad.autograd import grad
 from minigrad.backend import DeviceError, cuda_available, manual_seed
 from minigrad.functions import (
     abs,
@@ -51,7 +51,6 @@ from minigrad.functions import (
     zeros_like,
 )
 from minigrad.gradcheck import gradcheck
+from minigrad.operation import enable_grad, is_grad_enabled, namespace, no_grad, op
 from minigrad.tensor import Tensor
 from minigrad.tensor import Tensor as tensor
-
-__all__ = [name for name in dir() if not name.startswith("_")]

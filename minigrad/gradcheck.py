@@ -86,21 +86,39 @@ def gradcheck(
 
 
 def _check_next_order(
-    fn: Callable[..., Any], inputs: Sequence[Any], checked: list[int], weights: list[np.ndarray], order: int, *settings: Any
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    checked: list[int],
+    weights: list[np.ndarray],
+    order: int,
+    *settings: Any,
 ) -> None:
     """gradcheck of the gradient function: of the inputs and of the outputs' weights."""
     eps, tolerance, directions, seed = settings
 
     def gradient(*arguments: Any) -> tuple[Tensor, ...]:
         tensors, seeds = arguments[: len(inputs)], arguments[len(inputs) :]
-        with_grad = [x if isinstance(x, Tensor) and x.requires_grad else Tensor(x, requires_grad=place in checked) for place, x in enumerate(tensors)]
+        with_grad = [
+            x if isinstance(x, Tensor) and x.requires_grad else Tensor(x, requires_grad=place in checked)
+            for place, x in enumerate(tensors)
+        ]
         outputs = fn(*with_grad)
         outputs = [y for y in (outputs if isinstance(outputs, (tuple, list)) else (outputs,)) if is_floating(y.dtype)]
-        found = grad(outputs, [with_grad[place] for place in checked], list(seeds), create_graph=True, allow_unused=True)
+        found = grad(
+            outputs, [with_grad[place] for place in checked], list(seeds), create_graph=True, allow_unused=True
+        )
         return tuple(g for g in found if g is not None)
 
     gradient.__name__ = f"the gradient of {_name(fn)}"
-    gradcheck(gradient, [*inputs, *weights], order=order - 1, eps=eps, tolerance=tolerance, directions=directions, seed=seed + 1)
+    gradcheck(
+        gradient,
+        [*inputs, *weights],
+        order=order - 1,
+        eps=eps,
+        tolerance=tolerance,
+        directions=directions,
+        seed=seed + 1,
+    )
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -1,7 +1,7 @@
 """Which dtype an operation computes in: PyTorch's promotion rules, for NumPy and CuPy arrays.
 
-A dtype has a category: bool < integer < floating. The highest category among arrays with axes decides; 0-d arrays, and
-then Python numbers, count only if their category is higher. So float32 stays float32 beside int64 arrays and any scalar.
+A dtype has a category: bool < integer < floating. The highest category among arrays with axes decides; 0-d arrays,
+and then Python numbers, count only if theirs is higher. So float32 stays float32 beside int64 arrays and any scalar.
 (PyTorch documents this under "tensor attributes: torch.dtype".)
 """
 

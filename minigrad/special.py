@@ -8,9 +8,16 @@ import numpy as np
 
 from minigrad.backend import Array, array_module
 
-# W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969): erf x = x P(x²) / Q(x²)
-# for |x| <= 0.46875, erfc x = e^(-x²) P(x) / Q(x) up to 4 and, as erfc is below 2e-8 there, well past it. Highest power first.
-_SMALL_P = (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3)
+# W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969): for |x| <= 0.46875
+# erf x = x P(x²) / Q(x²); up to 4, erfc x = e^(-x²) P(x) / Q(x), which serves past 4 as well, erfc being below 2e-8
+# there. The highest power comes first.
+_SMALL_P = (
+    1.85777706184603153e-1,
+    3.16112374387056560e0,
+    1.13864154151050156e2,
+    3.77485237685302021e2,
+    3.20937758913846947e3,
+)
 _SMALL_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
 _LARGE_P = (
     2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1, 2.98635138197400131e2,

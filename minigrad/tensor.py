@@ -1,10 +1,11 @@
 """Tensor: an array, its gradient, and the node that made it.
 
 Operators and methods are about a line each: they hand on to `minigrad.ops`, from PyTorch's names (`dim`, `keepdim`) to
-NumPy's (`axis`, `keepdims`). How values are recorded and gradients flow is in `minigrad.autograd`.
+NumPy's (`axis`, `keepdims`). How values are recorded is in `minigrad.operation`, how gradients flow in
+`minigrad.autograd`.
 
-`tensor`, `autograd` and `ops` know one another; each is read to its end before any of its functions runs, because
-`minigrad/__init__.py` imports them in one order.
+`tensor`, `operation` and `ops` know one another: a method calls an operation, which makes a Tensor. That works because
+none of their functions runs before all three are read, in the order that `minigrad/__init__.py` begins.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minigrad import autograd, ops
+from minigrad import operation, ops
 from minigrad.backend import DEFAULT_DTYPE, Array, device_of, is_array, is_floating, to_device
 
 if TYPE_CHECKING:
-    from minigrad.autograd import Node
+    from minigrad.operation import Node
 
 Dim = int | tuple[int, ...] | None
+Flag = bool  # within the class `bool` is a method
 
 
 class Memory:
@@ -37,14 +39,14 @@ class Tensor:
     """An n-dimensional array that remembers how it was made, if a gradient may be asked for.
 
     Args:
-        data: numbers, nested lists, an array or a Tensor; always copied. Python floats become float32, Python ints int64; an
-            array keeps its dtype.
+        data: numbers, nested lists, an array or a Tensor; always copied. Python floats become float32, ints int64;
+            an array keeps its dtype.
         requires_grad: whether `backward()` gives this leaf a `.grad`. Floating dtypes only, else RuntimeError.
         dtype: NumPy dtype or its name.
         device: "cpu", "cuda", "cuda:1"; by default where the data is. DeviceError if it is not there.
 
     Attributes:
-        data: the array. Assigning replaces the values and is noticed by graphs that use them; writing into `x.data[...]` is not.
+        data: the array. Assigning replaces it, which graphs that use it notice; writing into `x.data[...]` they do not.
         grad: a Tensor of the same shape after `backward()`, else None.
         node: how the value was made; None for leaves and constants.
     """
@@ -86,8 +88,7 @@ class Tensor:
     @data.setter
     def data(self, value: Any) -> None:
         array = value._data if isinstance(value, Tensor) else value
-        self._data = _new_array(array, self.dtype, self.device)
-        self._memory.version += 1
+        self._replace(_new_array(array, self.dtype, self.device))
 
     @property
     def grad(self) -> Tensor | None:
@@ -109,7 +110,8 @@ class Tensor:
     def requires_grad(self, value: bool) -> None:
         if value and not is_floating(self.dtype):
             raise RuntimeError(
-                f"only floating-point tensors can require gradients, this one is {self.dtype}; write 1.0 for 1, or .float()"
+                f"only floating-point tensors can require gradients, this one is {self.dtype}; "
+                "write 1.0 for 1, or use .float()"
             )
         if self.node is not None and not value:
             raise RuntimeError(
@@ -117,7 +119,7 @@ class Tensor:
             )
         self._requires_grad = bool(value)
 
-    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+    def requires_grad_(self, requires_grad: Flag = True) -> Tensor:
         """Set `requires_grad`; returns the tensor itself."""
         self.requires_grad = requires_grad
         return self
@@ -202,7 +204,7 @@ class Tensor:
         """As booleans: whether not zero."""
         return self.to(np.bool_)
 
-    def __bool__(self) -> Any:
+    def __bool__(self) -> Flag:
         return bool(self.item())
 
     def __float__(self) -> Any:
@@ -244,7 +246,8 @@ class Tensor:
     def __reduce__(self) -> Any:
         if self.node is not None:
             raise RuntimeError(
-                f"only leaves can be copied or pickled, this tensor was made by {self.node.operation.name}; use .detach() first"
+                f"only leaves can be copied or pickled, this tensor was made by {self.node.operation.name}; "
+                "use .detach() first"
             )
         return type(self)._rebuilt, (type(self), self._data, self._requires_grad)
 
@@ -254,7 +257,7 @@ class Tensor:
         return copy
 
     @staticmethod
-    def _rebuilt(cls: type[Tensor], data: Array, requires_grad: bool) -> Tensor:
+    def _rebuilt(cls: type[Tensor], data: Array, requires_grad: Flag) -> Tensor:
         tensor = object.__new__(cls)
         tensor._data, tensor._memory, tensor._requires_grad = data, Memory(), requires_grad
         tensor._grad = tensor.node = None
@@ -262,14 +265,26 @@ class Tensor:
 
     # ---- gradients ---------------------------------------------------------------------------------------------------
 
-    def backward(self, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False) -> None:
+    def backward(self, gradient: Any = None, retain_graph: Flag | None = None, create_graph: Flag = False) -> None:
         """Add d self / d leaf to `.grad` of every leaf: see `minigrad.autograd.backward`."""
+        from minigrad import autograd  # it is read after this module
+
         autograd.backward(self, gradient, retain_graph=retain_graph, create_graph=create_graph)
 
     # ---- writing: what the engine notices ----------------------------------------------------------------------------
 
+    def _replace(self, array: Array) -> None:
+        """Take another array as this tensor's own, perhaps of another dtype or on another device."""
+        self._data = array
+        self._written()
+
+    def _written(self) -> None:
+        """Tell the graphs that hold these values that they were written over. An optimizer says it after each step."""
+        self._memory.version += 1
+
     def copy_(self, source: Any) -> Tensor:
-        """Write the values of `source` (broadcast to this shape) into this tensor; RuntimeError if it is part of a graph."""
+        """Write the values of `source`, broadcast, into this tensor. RuntimeError if it requires grad, but for a leaf
+        inside `no_grad`."""
         self._write(..., source, "copy_")
         return self
 
@@ -277,7 +292,7 @@ class Tensor:
         self._write(ops.plain_key(key), value, "x[i] = v")
 
     def _write(self, key: Any, value: Any, what: str) -> None:
-        if self._requires_grad and (self.node is not None or autograd.is_grad_enabled()):
+        if self._requires_grad and (self.node is not None or operation.is_grad_enabled()):
             raise RuntimeError(
                 f"{what}: this tensor requires grad, so its values are not written over; "
                 "make a new one with mg.where(condition, a, b), or write to a leaf inside mg.no_grad()"
@@ -287,10 +302,10 @@ class Tensor:
                 f"{what}: this tensor of shape {self.shape} is an expanded view; write to a .clone() of it"
             )
         self._data[key] = value._data if isinstance(value, Tensor) else value
-        self._memory.version += 1
+        self._written()
 
     def _updated(self, value: Tensor) -> Tensor:
-        """What `x -= y` leaves in x: a leaf that requires grad is written in place, any other name gets the new tensor."""
+        """What `x -= y` leaves in x: a leaf that requires grad is written in place, otherwise x is the new tensor."""
         return self.copy_(value) if self._requires_grad and self.node is None else value
 
     def __iadd__(self, other: Any) -> Tensor:
@@ -433,53 +448,53 @@ class Tensor:
 
     # ---- reductions --------------------------------------------------------------------------------------------------
 
-    def sum(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+    def sum(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
         return ops.sum(self, axis=dim, keepdims=keepdim)
 
-    def mean(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+    def mean(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
         return ops.mean(self, axis=dim, keepdims=keepdim)
 
-    def var(self, dim: Dim = None, correction: int = 1, keepdim: Any = False) -> Tensor:
+    def var(self, dim: Dim = None, correction: int = 1, keepdim: Flag = False) -> Tensor:
         """The variance; unbiased by default (divided by n - correction)."""
         return ops.var(self, axis=dim, correction=correction, keepdims=keepdim)
 
-    def amax(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+    def amax(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
         """The maximum; tied elements share its gradient equally."""
         return ops.max(self, axis=dim, keepdims=keepdim)
 
-    def amin(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+    def amin(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
         """The minimum; tied elements share its gradient equally."""
         return ops.min(self, axis=dim, keepdims=keepdim)
 
-    def max(self, dim: int | None = None, keepdim: Any = False) -> Any:
+    def max(self, dim: int | None = None, keepdim: Flag = False) -> Any:
         """The maximum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
         return self.amax() if dim is None else ops.pick(self, ops.argmax(self, axis=dim), dim, keepdim)
 
-    def min(self, dim: int | None = None, keepdim: Any = False) -> Any:
+    def min(self, dim: int | None = None, keepdim: Flag = False) -> Any:
         """The minimum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
         return self.amin() if dim is None else ops.pick(self, ops.argmin(self, axis=dim), dim, keepdim)
 
-    def argmax(self, dim: int | None = None, keepdim: Any = False) -> Tensor:
+    def argmax(self, dim: int | None = None, keepdim: Flag = False) -> Tensor:
         return ops.argmax(self, axis=dim, keepdims=keepdim)
 
-    def argmin(self, dim: int | None = None, keepdim: Any = False) -> Tensor:
+    def argmin(self, dim: int | None = None, keepdim: Flag = False) -> Tensor:
         return ops.argmin(self, axis=dim, keepdims=keepdim)
 
-    def any(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+    def any(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
         return ops.any(self, axis=dim, keepdims=keepdim)
 
-    def all(self, dim: Dim = None, keepdim: Any = False) -> Tensor:
+    def all(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
         return ops.all(self, axis=dim, keepdims=keepdim)
 
     # ---- shape -------------------------------------------------------------------------------------------------------
 
     @property
-    def T(self) -> Tensor:  # noqa: N802
+    def T(self) -> Tensor:
         """The axes in reverse order, as in NumPy; `.mT` transposes the matrices of a batch."""
         return ops.transpose(self, None)
 
     @property
-    def mT(self) -> Tensor:  # noqa: N802
+    def mT(self) -> Tensor:
         """The last two axes swapped."""
         return ops.swapaxes(self, -1, -2)
 

@@ -1,4 +1,4 @@
-"""Every differentiable operation, under NumPy's names and with NumPy's meanings: one function = its value and its pullbacks.
+"""Every differentiable operation, with NumPy's names and meanings: one function = its value and its pullbacks.
 
 This is also the array library of Tensors: `namespace(tensor)` is this module, so that the body of an operation runs on
 Tensors as it does on arrays. PyTorch's names are the methods of Tensor.
@@ -57,5 +57,3 @@ from minigrad.ops.shape import (
     transpose,
 )
 from minigrad.ops.softmax import log_softmax, softmax
-
-__all__ = [name for name in dir() if not name.startswith("_")]

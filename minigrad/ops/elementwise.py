@@ -1,5 +1,4 @@
-"""Operations on each element: arithmetic, comparison, choice, functions of one variable, and what changes only form.
-"""
+"""Operations on each element: arithmetic, comparison, choice, functions of one variable, and what changes only form."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad import backend, special
-from minigrad.autograd import namespace, op
+from minigrad.operation import namespace, op
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
@@ -159,7 +158,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    """`value` (a number or 0-d tensor) where the boolean `mask` holds, x elsewhere; the mask broadcasts to x's shape."""
+    """`value` (a number or 0-d tensor) where the boolean `mask` holds, x elsewhere."""
     if not hasattr(mask, "dtype") or mask.dtype != np.bool_:
         kind = getattr(mask, "dtype", type(mask).__name__)
         raise TypeError(f"masked_fill takes a boolean mask, got {kind}; write mask == 0 or mask.bool()")
@@ -259,7 +258,7 @@ def gelu(x: Any, *, approximate: str = "none") -> Any:
         return x * phi, lambda g: g * (phi + x * (0.5 * _SQRT_TWO_OVER_PI) * exp(-0.5 * (x * x)))
     if approximate == "tanh":
         phi = 0.5 * (1.0 + tanh(_SQRT_TWO_OVER_PI * x * (1.0 + 0.044715 * (x * x))))
-        du = _SQRT_TWO_OVER_PI * (1.0 + (3 * 0.044715) * (x * x)) # u'; and Φ' = 2 Φ (1 - Φ) u'
+        du = _SQRT_TWO_OVER_PI * (1.0 + (3 * 0.044715) * (x * x))  # u'; and Φ' = 2 Φ (1 - Φ) u'
         return x * phi, lambda g: g * (phi + x * (2.0 * phi * (1.0 - phi)) * du)
     raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.autograd import namespace, op
 from minigrad.backend import Array, array_module, is_array
+from minigrad.operation import namespace, op
 from minigrad.tensor import Tensor
 
 
 def plain_key(key: Any) -> Any:
-    """An index as arrays take it: Tensors within it as arrays, arrays and lists copied, so that they stay as they were."""
+    """An index as arrays take it: Tensors within it as arrays; arrays are copied, so that they stay as they were."""
     if isinstance(key, tuple):
         return tuple(plain_key(part) for part in key)
     if isinstance(key, Tensor):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minigrad.autograd import namespace, op
+from minigrad.operation import op
 from minigrad.ops.shape import expand_dims, reshape, swapaxes
 
 
@@ -43,7 +43,10 @@ def matmul(x: Any, y: Any) -> Any:
 def linear(x: Any, weight: Any, bias: Any) -> Any:
     """x Wᵀ + b for rows x (..., in), weight (out, in) and bias (out,) or None."""
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(f"linear: x of shape {x.shape} and weight of shape {weight.shape} do not fit; x is (..., in), weight (out, in)")
+        raise ValueError(
+            f"linear: x of shape {x.shape} and weight of shape {weight.shape} do not fit; "
+            "x is (..., in), weight (out, in)"
+        )
     value = _product(x, swapaxes(weight, 0, 1))
     return value if bias is None else value + bias, (
         lambda g: _product(g, weight),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from minigrad.autograd import namespace, op
+from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import astype, isnan, where
 from minigrad.ops.shape import broadcast_to, reshape
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad.autograd import namespace, op
+from minigrad.operation import namespace, op
 
 
 @op(linear=True)
