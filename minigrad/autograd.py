@@ -2,8 +2,8 @@
 
 The walk calls each node's pullbacks once, newest node first. What every operation needs is done here, once:
 broadcasting is undone, each pullback's result is checked, gradients are added up in buffers that belong to the engine,
-the graph is freed on the way. For gradients of gradients (`create_graph=True`) an operation's body is called again, on Tensors, and
-these pullbacks are used: the gradients are then a graph themselves.
+the graph is freed on the way. For gradients of gradients (`create_graph=True`) an operation's body is called again, on
+Tensors, and the pullbacks that this gives are used: the gradients are then a graph themselves.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def backward(
         create_graph: make the gradients differentiable in turn. The graph of a `.grad` then refers to its leaf: a
             cycle, which only the garbage collector frees. `grad()` makes none.
 
-    Raises RuntimeError if the output requires no gradient, the graph was freed, or a value in it was written over since;
-    nothing has been added to any `.grad` then.
+    Raises RuntimeError if the output requires no gradient, the graph was freed, or a value in it was written over
+    since. Nothing has been added to any `.grad` then.
     """
     seed = _seed(output, gradient, "backward")
     gradients, owned = _walk([output], [seed], None, retain_graph, create_graph)
@@ -166,11 +166,12 @@ def _nodes_to_walk(outputs: Sequence[Tensor], wanted: set[Any] | None, stops: fr
                 waiting.append(target)
     nodes = sorted(found, key=_serial_of)
     if wanted is not None:
-        useful: set[Any] = set(wanted)
+        leading: set[Any] = set()  # to something wanted
         for node in nodes:
-            if not useful.isdisjoint(node.targets) or node.pullbacks is None:  # past a freed node nobody can see
-                useful.add(node)
-        nodes = [node for node in nodes if node in useful and node not in stops]
+            freed = node.pullbacks is None  # past it nobody can see
+            if freed or not (wanted.isdisjoint(node.targets) and leading.isdisjoint(node.targets)):
+                leading.add(node)
+        nodes = [node for node in nodes if node in leading]
     for node in nodes:
         _check(node)
     return nodes
@@ -224,18 +225,22 @@ def _accumulate(gradients: dict[Any, Any], owned: set[Any], target: Any, gradien
 
 
 def _conformed(gradient: Any, target: Any, node: Node) -> tuple[Any, bool]:
-    """A pullback's result as a gradient of `target`: broadcasting undone, the dtype cast; and whether it is a new array."""
+    """A pullback's result as a gradient of `target`, broadcasting undone, dtype cast; and whether it is a new array."""
     gradient = _as_array(gradient)
-    data = gradient._data if isinstance(gradient, Tensor) else gradient
+    device = gradient.device if isinstance(gradient, Tensor) else device_of(gradient)
     fresh = False
-    name = node.operation.name
-    if device_of(data) != target.device:
-        raise DeviceError(f"{name}: a pullback gave a gradient on {device_of(data)} for an input on {target.device}")
-    if not is_floating(data.dtype):
-        raise RuntimeError(f"{name}: a pullback gave a gradient of dtype {data.dtype}; gradients are floating point")
+    if device != target.device:
+        raise DeviceError(
+            f"{node.operation.name}: a pullback gave a gradient on {device} for an input on {target.device}"
+        )
     if gradient.shape != target.shape:
         gradient, fresh = _unbroadcast(gradient, target.shape, node), True
     if gradient.dtype != target.dtype:
+        if not is_floating(gradient.dtype):
+            raise RuntimeError(
+                f"{node.operation.name}: a pullback gave a gradient of dtype {gradient.dtype}; "
+                "gradients are floating point"
+            )
         gradient, fresh = ops.astype(gradient, dtype=target.dtype), True
     return gradient, fresh and not isinstance(gradient, Tensor)
 
@@ -245,8 +250,8 @@ def _unbroadcast(gradient: Any, shape: tuple[int, ...], node: Node) -> Any:
     extra = len(gradient.shape) - len(shape)
     if extra < 0 or any(n not in (1, m) for n, m in zip(shape, gradient.shape[extra:], strict=True)):
         raise RuntimeError(
-            f"{node.operation.name}: a pullback gave a gradient of shape {gradient.shape} for an input of shape {shape}; "
-            "it must have that shape, or one that the input broadcasts to"
+            f"{node.operation.name}: a pullback gave a gradient of shape {gradient.shape} for an input of shape "
+            f"{shape}; it must have that shape, or one that the input broadcasts to"
         )
     stretched = [extra + axis for axis, n in enumerate(shape) if n == 1 and gradient.shape[extra + axis] != 1]
     library = namespace(gradient)
@@ -287,8 +292,9 @@ def _own(gradient: Any, owned: bool) -> Tensor:
 def _retraced(node: Node, values: dict[Node, Tensor]) -> Any:
     """The node's pullbacks as functions of Tensors, so that what they compute is a graph in turn.
 
-    The body is called again, on Tensors. A fused body cannot be: its reference is, on a fresh alias of each argument, and
-    its pullback is a walk that stops at these. (Without aliases `fused(x, f(x))` would count the way through `f` twice.)
+    The body is called again, on Tensors. A fused body cannot be: its reference is, on a fresh alias of each argument,
+    and its pullback is a walk that stops at these. (Without aliases the way through f in `fused(x, f(x))` would be
+    counted twice.)
     """
     if node.operation.linear:
         return node.pullbacks
@@ -332,10 +338,10 @@ def _restored(node: Node, values: dict[Node, Tensor]) -> Tensor:
 
 def _recomputed(node: Node, source: Node, values: dict[Node, Tensor]) -> Tensor:
     """The value of `node` by running the body of `source` (the node of the tuple, if it is part of one) again."""
+    operation = source.operation
     inputs = [values[x] if type(x) is Node else x for x in source.inputs]
     arrays = [x._data if isinstance(x, Tensor) else x for x in inputs]
-    arrays = promoted(arrays, source.operation.floating, source.operation.exempt)
-    value = source.operation.body(*arrays, **source.options)[0]
+    value = operation.body(*promoted(arrays, operation.floating, operation.exempt), **source.options)[0]
     tensor = wrapped(value if node.part is None else value[node.part], inputs)
     tensor.node, tensor._requires_grad = node, True
     node.value = weakref.ref(tensor)

@@ -59,7 +59,7 @@ def gradcheck(
         return tensors, [y for y in outputs if is_floating(y.dtype)]
 
     tensors, outputs = call(values, True)
-    weights = [rng.standard_normal(y.shape) for y in outputs]
+    weights = [np.asarray(rng.standard_normal(y.shape)) for y in outputs]
     sources = [tensors[place] for place in checked]
     reached = [(y, w) for y, w in zip(outputs, weights, strict=True) if y.requires_grad]
     gradients = grad([y for y, _ in reached], sources, [w for _, w in reached], allow_unused=True)
@@ -99,7 +99,7 @@ def _check_next_order(
     def gradient(*arguments: Any) -> tuple[Tensor, ...]:
         tensors, seeds = arguments[: len(inputs)], arguments[len(inputs) :]
         with_grad = [
-            x if isinstance(x, Tensor) and x.requires_grad else Tensor(x, requires_grad=place in checked)
+            Tensor(x, requires_grad=True) if place in checked and not x.requires_grad else x
             for place, x in enumerate(tensors)
         ]
         outputs = fn(*with_grad)

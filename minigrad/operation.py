@@ -220,7 +220,10 @@ def _record(operation: Operation, operands: Sequence[Any], options: dict[str, An
     if len(arrays) > 1 or operation.floating:
         _check_devices(operation, arrays)
         arrays = promoted(arrays, operation.floating, operation.exempt)
-    value, pullbacks = operation.body(*arrays, **options)
+    try:
+        value, pullbacks = operation.body(*arrays, **options)
+    except (IndexError, TypeError, ValueError) as error:
+        raise _named(error, operation, inputs) from error
     if type(value) is tuple:
         values = tuple([wrapped(part, inputs) for part in value])
         if recording:
@@ -305,6 +308,15 @@ def _constant(operation: Operation, operand: Any, recording: bool) -> Any:
         f"{operation.name} takes tensors, arrays and numbers, got {type(operand).__name__}: "
         "make a tensor of it with mg.Tensor(...)"
     )
+
+
+def _named(error: Exception, operation: Operation, inputs: Sequence[Any]) -> Exception:
+    """The array library's error, or the body's own, with the operation's name and the shapes at fault."""
+    if str(error).startswith(f"{operation.name}:"):
+        return error
+    shapes = " and ".join(str(x.shape) if hasattr(x, "shape") else repr(x) for x in inputs)
+    kind = next(kind for kind in (IndexError, TypeError, ValueError) if isinstance(error, kind))
+    return kind(f"{operation.name}: {error} (called with {shapes})")
 
 
 def _check_devices(operation: Operation, arrays: Sequence[Any]) -> None:

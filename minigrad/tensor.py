@@ -146,8 +146,12 @@ class Tensor:
         return device_of(self._data)
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or the length of one dimension."""
-        return self.shape if dim is None else self.shape[dim]
+        """The shape, or the length of one dimension; IndexError if there is no such one."""
+        if dim is None:
+            return self.shape
+        if not -self.ndim <= dim < self.ndim:
+            raise IndexError(f"dimension {dim} of a tensor with {self.ndim} dimensions, shape {self.shape}")
+        return self.shape[dim]
 
     def dim(self) -> int:
         """The number of dimensions."""
@@ -531,7 +535,8 @@ class Tensor:
         """The axes from start_dim to end_dim, both included, as one."""
         if self.ndim == 0:
             return self.reshape(1)
-        start, end = range(self.ndim)[start_dim], range(self.ndim)[end_dim]
+        self.size(start_dim), self.size(end_dim)  # raise for a dimension that is not there
+        start, end = start_dim % self.ndim, end_dim % self.ndim
         return self.reshape(*self.shape[:start], math.prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
@@ -559,10 +564,12 @@ def _is_operand(value: Any) -> bool:
 def _new_array(data: Any, dtype: Any, device: str | None) -> Array:
     """A fresh array of the data: Python floats in the default dtype, arrays in their own."""
     if not is_array(data):
+        if isinstance(data, (list, tuple)) and any(isinstance(part, Tensor) for part in data):
+            raise TypeError(
+                "a tensor is made of numbers or of an array; join a list of tensors with mg.stack or mg.cat"
+            )
         keep = isinstance(data, np.generic)
         data = np.array(data)
-        if data.dtype.kind == "O":
-            raise TypeError("a tensor is made of numbers or of an array; for a list of tensors use mg.stack or mg.cat")
         if dtype is None and not keep and is_floating(data.dtype):
             dtype = DEFAULT_DTYPE
     if data.dtype.kind not in "fiub":

@@ -33,8 +33,9 @@ def multiply(x: Any, y: Any) -> Any:
 
 @op(floating=True)
 def divide(x: Any, y: Any) -> Any:
-    """x / y; d/dy = -x / y²."""
-    return x / y, (lambda g: g / y, lambda g: -g * x / (y * y))
+    """x / y; d/dy = -(x / y) / y, where y² could overflow."""
+    quotient = x / y
+    return quotient, (lambda g: g / y, lambda g: -g * quotient / y)
 
 
 @op(linear=True)
@@ -213,8 +214,11 @@ def tanh(x: Any) -> Any:
 
 @op(floating=True)
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x), as (1 + tanh(x/2)) / 2, which cannot overflow; d/dx = σ (1 - σ)."""
-    y = 0.5 * (1.0 + namespace(x).tanh(0.5 * x))
+    """1 / (1 + e^-x), for x < 0 as e^x / (1 + e^x), so that nothing overflows or cancels; d/dx = σ (1 - σ)."""
+    library = namespace(x)
+    negative = x < 0
+    e = library.exp(library.where(negative, x, -x))
+    y = library.where(negative, e, 1.0) / (1.0 + e)
     return y, lambda g: g * y * (1.0 - y)
 
 

@@ -8,18 +8,21 @@ import numpy as np
 
 from minigrad.backend import Array, array_module, is_array
 from minigrad.operation import namespace, op
+from minigrad.ops.shape import reshape
 from minigrad.tensor import Tensor
 
 
 def plain_key(key: Any) -> Any:
     """An index as arrays take it: Tensors within it as arrays; arrays are copied, so that they stay as they were."""
-    if isinstance(key, tuple):
-        return tuple(plain_key(part) for part in key)
-    if isinstance(key, Tensor):
-        return key.data.copy()
-    if is_array(key):
-        return key.copy()
-    return np.array(key, dtype=None if key else np.int64) if isinstance(key, list) else key
+    return tuple(_plain_part(part) for part in key) if isinstance(key, tuple) else _plain_part(key)
+
+
+def _plain_part(part: Any) -> Any:
+    if isinstance(part, Tensor):
+        return part.data.copy()
+    if is_array(part):
+        return part.copy()
+    return np.array(part, dtype=None if part else np.int64) if isinstance(part, (list, tuple)) else part
 
 
 @op(linear=True)
@@ -65,6 +68,8 @@ def put_along_axis(x: Any, indices: Any, *, axis: int, shape: tuple[int, ...]) -
 
 def pick(x: Any, indices: Any, axis: int, keepdims: bool) -> tuple[Any, Any]:
     """(values, indices): the one element along `axis` that each of `indices` names, and the indices themselves."""
+    if x.ndim == 0:  # its only element, whichever axis is asked for
+        return reshape(x, ()), indices
     places = namespace(indices).expand_dims(indices, axis)
     values = take_along_axis(x, places, axis=axis)
     return (values, places) if keepdims else (namespace(values).squeeze(values, axis), indices)

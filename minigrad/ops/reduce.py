@@ -44,7 +44,7 @@ def var(x: Any, *, axis: Axis = None, correction: int = 0, keepdims: bool = Fals
     count = math.prod(n for n, k in zip(x.shape, kept, strict=True) if k == 1)
     degrees = count - correction
     total = sum(squares, axis=axis, keepdims=keepdims)
-    return total * (1.0 / degrees if degrees > 0 else math.nan)
+    return total * (1.0 / degrees if degrees > 0 else math.inf)
 
 
 @op

@@ -19,7 +19,7 @@ def plain_softmax(x: Any, *, axis: int) -> Any:
 def softmax(x: Any, *, axis: int) -> Any:
     """e^x / Σ e^x along `axis`; ∂x = y (g - Σ g y). A row of -inf alone is NaN."""
     library = namespace(x)
-    y = x - _row_maximum(x, axis)
+    y = library.subtract(x, _row_maximum(x, axis), out=library.empty_like(x))  # an array, though x be 0-d
     library.exp(y, out=y)
     y /= y.sum(axis=axis, keepdims=True)
 
@@ -41,11 +41,11 @@ def plain_log_softmax(x: Any, *, axis: int) -> Any:
 def log_softmax(x: Any, *, axis: int) -> Any:
     """x - log Σ e^x along `axis`; ∂x = g - e^y Σ g."""
     library = namespace(x)
-    y = x - _row_maximum(x, axis)
+    y = library.subtract(x, _row_maximum(x, axis), out=library.empty_like(x))
     y -= library.log(library.exp(y).sum(axis=axis, keepdims=True))
 
     def pullback(g: Any) -> Any:
-        product = library.exp(y)
+        product = library.exp(y, out=library.empty_like(y))
         product *= g.sum(axis=axis, keepdims=True)
         return library.subtract(g, product, out=product)
 
