@@ -1,0 +1,321 @@
+"""The command line: what a person types, sees and gets wrong. Errors are one line, and nothing is overwritten."""
+
+import json
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minigrad as mg
+import train
+from training import checkpoint
+
+REPOSITORY = Path(__file__).parents[1]
+
+SMALL = shlex.split(
+    "copy --alphabet abcd --min-length 3 --max-length 5 --d-model 16 --heads 2 --layers 1 --d-ff 32 --dropout 0.1"
+    " --batch-size 8 --steps 20 --eval-every 5 --eval-size 10 --test-size 10"
+)
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run_train(capsys):
+    """Calls main; returns the exit status, stdout, and stderr without the progress bar."""
+
+    def call(*arguments):
+        status = train.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The folder of a short finished run; not to be changed."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    assert train.main([*SMALL, "--out", str(out)]) == 0
+    return out
+
+
+def one_line(err):
+    assert err.startswith("train.py: ") and err.endswith("\n") and err.count("\n") == 1, err
+    return err.removeprefix("train.py: ").rstrip()
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# ---- what goes well --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_with_answers_attention_and_its_files(run_train):
+    status, out, err = run_train(*SMALL)
+    assert (status, err) == (0, "")
+    assert "copy: repeat a string of letters; " in out
+    assert out.count("held-out exact match") == 4
+    assert " of 10 unseen examples answered in every character right (greedy decoding)" in out
+    assert out.count("→") == 8
+    assert "attention of decoder.layers.0.multihead_attn, mean of its 2 heads; █ is " in out
+    folder = Path("runs/copy-1")
+    assert f"in {folder}: attention.png, checkpoint.npz, config.json, curves.png, metrics.jsonl" in out
+    for name in ("attention.png", "curves.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["task"] == "copy" and config["task_options"]["alphabet"] == "abcd"
+    assert (config["encoder_layers"], config["decoder_layers"], config["dropout"]) == (1, 1, 0.1)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [5, 10, 15, 20]
+    assert all(list(line) == ["step", "seconds", "loss", "exact_match"] for line in lines)
+    assert run_train(*SMALL)[0] == 0
+    assert sorted(os.listdir("runs")) == ["copy-1", "copy-2"]
+
+
+def test_without_matplotlib_a_hint_takes_the_place_of_pictures(run_train, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, out, err = run_train(*SMALL, "--steps", 5)
+    assert (status, err) == (0, "")
+    assert "pictures need matplotlib" in out and "pip install" in out
+    assert "in runs/copy-1: checkpoint.npz, config.json, metrics.jsonl" in out
+
+
+def test_list_names_the_tasks(run_train):
+    status, out, _ = run_train("--list")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["addition", "copy", "dates", "reverse", "sort"]
+
+
+def test_help_tells_every_flag(capsys):
+    with pytest.raises(SystemExit) as caught:
+        train.main(["--help"])
+    out = capsys.readouterr().out
+    assert caught.value.code == 0
+    for flag in ("--d-model", "--layers", "--norm-first", "--alphabet", "--resume", "--answer", "--beam"):
+        assert f"{flag} " in out or f"{flag}," in out
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_answer(run_train, trained, beam):
+    status, out, err = run_train("--answer", trained, "abca", "--beam", beam)
+    assert (status, err) == (0, "")
+    answer = out.splitlines()[0]
+    assert set(answer) <= set("abcd")
+    assert "attention of decoder.layers.0.multihead_attn" in out
+
+
+def test_resume_of_a_finished_run_reports_again_and_changes_nothing(run_train, trained):
+    before = contents(trained)
+    status, out, _ = run_train("--resume", trained)
+    assert status == 0
+    assert "unseen examples answered" in out
+    after = contents(trained)
+    for name in ("checkpoint.npz", "config.json", "metrics.jsonl"):
+        assert before[name] == after[name]
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            ["revers"],
+            "unknown task 'revers': the tasks are addition, copy, dates, reverse, sort; did you mean 'reverse'?",
+        ),
+        (["--steps", "0"], "--steps must be 1 or more, not 0"),
+        (["--steps", "many"], "argument --steps: invalid int value: 'many'; see python train.py --help"),
+        (["--dropout", "1.5"], "--dropout must be 0 or more and below 1, not 1.5"),
+        (["--lr", "nan"], "--lr must be a finite number above 0, not nan"),
+        (["--d-model", "30"], "--d-model must be a multiple of --heads, but 30 is none of 4"),
+        (["--layers", "0"], "--encoder-layers must be 1 or more, not 0"),
+        (["--seed", "-1"], "--seed must be from 0 to 2**64 - 1, not -1"),
+        (["--device", "gpu"], "--device must be cpu, cuda or cuda:1, not gpu"),
+        (["--colour", "red"], "unrecognized arguments: --colour; see python train.py --help"),
+        (["copy", "sort"], "unrecognized arguments: sort; see python train.py --help"),
+        (["--min-length", "9", "--max-length", "3"], "reverse: min_length 9 is greater than max_length 3"),
+        (["--alphabet", "aab"], "reverse: alphabet 'aab' has 'a' more than once"),
+        (["dates", "--alphabet", "ab"], "dates: no option 'alphabet'; the options of this task are: none"),
+        (["--resume", "runs/x", "--lr", "1"], "--resume doesn't go together with --lr"),
+        (["copy", "--resume", "runs/x"], "--resume doesn't go together with copy"),
+        (["--answer", "runs/x", "abc", "--steps", "3"], "--answer doesn't go together with --steps"),
+        (["--answer", "runs/x"], "argument --answer: expected 2 arguments; see python train.py --help"),
+    ],
+)
+def test_a_command_line_without_sense(run_train, tmp_path, arguments, message):
+    status, out, err = run_train(*arguments)
+    assert (status, out, one_line(err)) == (2, "", message)
+    assert os.listdir(tmp_path) == []
+
+
+def test_tied_embeddings_of_different_vocabularies(run_train, tmp_path):
+    status, _, err = run_train("addition", "--tie-embeddings")
+    assert status == 2 and "tie_embeddings" in one_line(err)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("abxa", "--answer: unknown character 'x' at position 3 of 'abxa'; the characters are 'abcd'"),
+        ("abcdabcd", "--answer: copy: the text has 8 characters, this task takes at most 5"),
+        ("", "--answer: copy: the text is empty"),
+    ],
+)
+def test_a_text_that_the_model_cannot_read(run_train, trained, text, message):
+    status, out, err = run_train("--answer", trained, text)
+    assert (status, out, one_line(err)) == (2, "", message)
+
+
+@pytest.mark.parametrize("mode", ["--resume", "--answer"])
+def test_a_checkpoint_that_cannot_be_used(run_train, trained, tmp_path, mode):
+    text = ["abc"] if mode == "--answer" else []
+
+    status, _, err = run_train(mode, "none", *text)
+    assert status == 1 and one_line(err).endswith("runs/reverse-1")
+
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    status, _, err = run_train(mode, damaged, *text)
+    assert status == 1 and f"there is no checkpoint {damaged}/checkpoint.npz" in one_line(err)
+
+    whole = (trained / "checkpoint.npz").read_bytes()
+    (damaged / "checkpoint.npz").write_bytes(whole[: len(whole) // 2])
+    status, _, err = run_train(mode, damaged, *text)
+    assert status == 1 and "it isn't a whole .npz file; put a copy of the checkpoint there, or train anew" in one_line(
+        err
+    )
+    assert (damaged / "checkpoint.npz").read_bytes() == whole[: len(whole) // 2]
+
+    np.savez(damaged / "checkpoint.npz", weights=np.ones(3))
+    status, _, err = run_train(mode, damaged, *text)
+    assert status == 1 and "is damaged, or a file of another program" in one_line(err)
+
+    checkpoint.save(damaged / "checkpoint.npz", {"weights": np.ones(3)})
+    status, _, err = run_train(mode, damaged, *text)
+    assert status == 1 and "checkpoint.npz doesn't fit this program ('config')" in one_line(err)
+
+
+def test_an_out_that_exists(run_train, trained):
+    before = contents(trained)
+    status, _, err = run_train("--out", trained)
+    assert status == 2
+    assert one_line(err) == (
+        f"--out {trained} exists already: name a new folder, or go on with this one by --resume {trained}"
+    )
+    assert contents(trained) == before
+
+
+def limit_file_size(size):
+    """The system refuses to let a file grow over `size` bytes, as it does on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("size", [10, 1000])
+def test_a_full_disk_at_the_start(run_train, tmp_path, size):
+    lift = limit_file_size(size)
+    try:
+        status, _, err = run_train(*SMALL)
+    finally:
+        lift()
+    assert status == 1
+    name = {10: "config.json", 1000: "checkpoint.npz"}[size]
+    assert f"{name}: File too large; make room, or choose another folder by --out" in one_line(err)
+    assert os.listdir(tmp_path / "runs") == []
+
+
+def test_a_full_disk_while_training(run_train, trained, tmp_path):
+    # The first checkpoint has no moments of the optimizer in it yet: it fits, the next one doesn't.
+    lift = limit_file_size((trained / "checkpoint.npz").stat().st_size * 2 // 3)
+    try:
+        status, _, err = run_train(*SMALL)
+    finally:
+        lift()
+    assert status == 1
+    assert one_line(err) == (
+        "runs/copy-1/checkpoint.npz: File too large; the checkpoint of step 0 is kept: "
+        "make room and go on by --resume runs/copy-1"
+    )
+    assert sorted(os.listdir("runs/copy-1")) == ["checkpoint.npz", "config.json", "metrics.jsonl"]
+    assert run_train("--resume", "runs/copy-1")[0] == 0
+    undisturbed, resumed = (checkpoint.load(f / "checkpoint.npz") for f in (trained, Path("runs/copy-1")))
+    for name, array in undisturbed["model"].items():
+        assert array.tobytes() == resumed["model"][name].tobytes()
+
+
+def test_a_loss_that_is_no_number(run_train):
+    status, _, err = run_train(*SMALL, "--lr", "1e30", "--optimizer", "sgd", "--clip", "0", "--schedule", "constant")
+    assert status == 1
+    line = one_line(err)
+    assert "train anew with a lower --lr (it is 1e+30) or a lower --clip (it is 0)" in line
+    assert line.endswith("; runs/copy-1 keeps its checkpoint of step 0")
+    assert checkpoint.load("runs/copy-1/checkpoint.npz")["step"] == 0
+
+
+@pytest.mark.skipif(mg.cuda_available(), reason="there is a GPU")
+def test_no_gpu(run_train, tmp_path):
+    status, _, err = run_train(*SMALL, "--device", "cuda")
+    assert status == 1 and "CuPy" in one_line(err)
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_babel(run_train, tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "babel"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "babel", None)
+    status, _, err = run_train("dates")
+    assert status == 1 and "babel" in one_line(err) and "pip install" in err
+    assert os.listdir(tmp_path) == []
+
+
+# ---- from outside ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_command_needs_only_the_core(tmp_path):
+    """As a process of its own, from another folder, with every optional package out of reach."""
+    blocked = ["babel", "cupy", "matplotlib", "safetensors", "torch", "pytest", "hypothesis"]
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({blocked})); sys.path.insert(0, {str(REPOSITORY)!r});"
+        "import train; sys.exit(train.main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *SMALL, "--steps", "5"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "unseen examples answered" in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
+    command = f"{sys.executable} {REPOSITORY / 'train.py'} {' '.join(SMALL)} | head -n 1"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+def test_ctrl_c_saves_and_says_how_to_resume(trained, tmp_path):
+    command = [sys.executable, str(REPOSITORY / "train.py"), *SMALL, "--eval-every", "1000", "--steps", "100000"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert "Ctrl-C saves and stops" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    step = checkpoint.load("runs/copy-1/checkpoint.npz")["step"]
+    assert one_line(err) == f"stopped and saved at step {step}; go on by: python train.py --resume runs/copy-1"

@@ -1,0 +1,47 @@
+"""Files that are there whole or not at all.
+
+Everything a run writes goes through here, except the lines appended to metrics.jsonl: a kill, a full disk or a power
+cut at any moment leaves the file as it was before or as it should be after, never half of it.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+
+def temporary_name(path: Path) -> Path:
+    """Where `write_whole` builds the file: a fixed name, so the next write replaces what a killed one left there."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Call `write(file)` on a temporary file beside `path`, and move it to `path` once all of it is on the disk.
+
+    Two processes must not write the same path at the same time. Raises OSError that names `path`, and leaves it as it
+    was, when it can't be written: on a full disk for one.
+    """
+    temporary = temporary_name(path)
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(
+                error.errno, error.strerror or str(error), str(path)
+            ) from error  # writes don't say which file
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until names made, moved or removed in `folder` are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

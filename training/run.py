@@ -1,0 +1,106 @@
+"""A run: the folder in which a training lives, by default runs/<task>-<number>.
+
+It holds checkpoint.npz (everything; the rest is for people), config.json, metrics.jsonl (a line an evaluation) and
+pictures. The folder gets its name when its first checkpoint is in it, so whatever has a name can be resumed. What a
+checkpoint says is not known here: loop.py writes and reads that.
+"""
+
+import errno
+import fcntl
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from training import checkpoint
+from training.checkpoint import CheckpointError
+from training.files import sync_folder, write_whole
+from training.settings import SettingsError
+
+RUNS = Path("runs")
+
+
+class Run:
+    """The folder of one run, this process's alone until it is left (`with Run(...) as run:`) or the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the folder of a run. Raises CheckpointError if there is none, or another process is training it."""
+        self.folder = folder
+        try:
+            self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise CheckpointError(
+                f"{folder} is no folder of a run ({error.strerror}); name one like runs/reverse-1"
+            ) from error
+        try:
+            fcntl.flock(
+                self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # the system drops it with the process, however that ends
+        except BlockingIOError:
+            os.close(self._lock)
+            raise CheckpointError(f"{folder} is being trained by another process; wait for it or stop it") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._lock)
+
+    def load(self) -> dict[Any, Any]:
+        """The tree of the last checkpoint. Raises CheckpointError."""
+        return checkpoint.load(self.folder / CHECKPOINT)
+
+    def save(self, tree: dict[Any, Any]) -> None:
+        """Replace the checkpoint. Raises OSError, with the last one untouched, when it can't be written."""
+        checkpoint.save(self.folder / CHECKPOINT, tree)
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        with open(self.folder / METRICS, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def rewrite_metrics(self, lines: list[dict[str, Any]]) -> None:
+        """Make metrics.jsonl these lines: a resumed run drops what was measured after its checkpoint."""
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        write_whole(self.folder / METRICS, lambda file: file.write(text.encode()))
+
+
+CHECKPOINT, METRICS, CONFIG = "checkpoint.npz", "metrics.jsonl", "config.json"
+
+
+def start_run(task: str, out: Path | None, config: dict[str, Any], tree: dict[Any, Any]) -> Run:
+    """Make the folder of a new run with config.json and a first checkpoint: `out`, or the next free runs/<task>-<n>.
+
+    Raises SettingsError if `out` exists already; OSError, leaving nothing behind, if it can't be written.
+    """
+    if out is not None and out.exists():
+        raise SettingsError(f"--out {out} exists already: name a new folder, or go on with this one by --resume {out}")
+    names = [out] if out is not None else (RUNS / f"{task}-{number}" for number in itertools.count(1))
+    parent = out.parent if out is not None else RUNS
+    parent.mkdir(parents=True, exist_ok=True)
+    unnamed = parent / f".starting-{os.getpid()}"
+    shutil.rmtree(unnamed, ignore_errors=True)  # of a killed process that had this number
+    unnamed.mkdir()
+    try:
+        write_whole(unnamed / CONFIG, lambda file: file.write(json.dumps(config, indent=2).encode() + b"\n"))
+        checkpoint.save(unnamed / CHECKPOINT, tree)
+        return Run(_give_first_free_name(unnamed, names))
+    except BaseException:
+        shutil.rmtree(unnamed, ignore_errors=True)
+        raise
+
+
+def _give_first_free_name(folder: Path, names: Iterable[Path]) -> Path:
+    for name in names:
+        try:
+            os.rename(folder, name)  # refused by the system if `name` has been taken meanwhile
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+        else:
+            sync_folder(name.parent)
+            return name
+    raise SettingsError(f"--out {name} exists already: name a new folder")
