@@ -16,7 +16,7 @@ import numpy as np
 
 from minigrad import ops
 from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating
-from minigrad.operation import GradMode, Node, namespace, wrapped
+from minigrad.operation import GradMode, Node, namespace, needed, wrapped
 from minigrad.promotion import promoted
 from minigrad.tensor import Tensor
 
@@ -100,7 +100,7 @@ def _seed(output: Tensor, gradient: Any, caller: str) -> Array | Tensor:
             )
         return array_module(output._data).ones_like(output._data)
     if not isinstance(gradient, Tensor):
-        gradient = Tensor(gradient, device=output.device)
+        gradient = Tensor(gradient, dtype=output.dtype, device=output.device)
     if gradient.shape != output.shape:
         raise RuntimeError(
             f"{caller}: the gradient has shape {gradient.shape}, the output {output.shape}; they must be equal"
@@ -300,7 +300,7 @@ def _retraced(node: Node, values: dict[Node, Tensor]) -> Any:
         return node.pullbacks
     inputs = [_restored(source, values) if type(source) is Node else source for source in node.inputs]
     if node.operation.reference is None:
-        return node.operation.body(*inputs, **node.options)[1]
+        return needed(node.operation.body(*inputs, **node.options)[1], node.targets)
     inputs = [ops.alias(x) if target is not None else x for x, target in zip(inputs, node.targets, strict=True)]
     outputs = node.operation.reference(*inputs, **node.options)
     aliases = [x.node if target is not None else None for x, target in zip(inputs, node.targets, strict=True)]

@@ -134,5 +134,5 @@ def next_generator() -> np.random.Generator:
     once, without drawing the numbers before it. Always on the CPU, so that a seed gives the same numbers everywhere.
     """
     _stream.call += 1
-    counter = (0, 0, _stream.call, _stream.step)
+    counter = np.array([0, 0, _stream.call, _stream.step], np.uint64)
     return np.random.Generator(np.random.Philox(key=_stream.seed, counter=counter))

@@ -74,7 +74,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 def where(condition: Any, input: Any, other: Any) -> Tensor:
     """`input` where `condition` holds, else `other`; all three broadcast."""
-    return ops.where(condition, input, other)
+    return ops.where(condition if isinstance(condition, Tensor) else Tensor(condition), input, other)
 
 
 exp = Tensor.exp

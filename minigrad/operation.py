@@ -41,13 +41,14 @@ class GradMode(ContextDecorator):
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
+        self._former: list[bool] = []  # one may be entered within itself
 
     def __enter__(self) -> None:
-        self._former = _mode.grad_enabled
+        self._former.append(_mode.grad_enabled)
         _mode.grad_enabled = self._enabled
 
     def __exit__(self, *exception: object) -> None:
-        _mode.grad_enabled = self._former
+        _mode.grad_enabled = self._former.pop()
 
     def _recreate_cm(self) -> GradMode:
         return GradMode(self._enabled)  # a decorated function may call itself: each call has its own former mode
@@ -137,7 +138,7 @@ def op(
         for operand in operands:
             if isinstance(operand, Tensor):
                 return _record(operation, operands, chosen)
-        return body(*operands, **chosen)[0]
+        return _run(operation, operands, chosen)[0]
 
     call.operation = operation  # type: ignore[attr-defined]
     return call
@@ -162,7 +163,21 @@ def _bind(operation: Operation, operands: tuple[Any, ...], chosen: dict[str, Any
             )
     if len(extra) > len(operation.options):
         raise TypeError(f"{operation.name} takes at most {len(operation.options)} options, got {len(extra)}")
-    return inputs, {**dict(zip(operation.options, extra, strict=False)), **chosen}
+    by_place = dict(zip(operation.options, extra, strict=False))
+    twice = sorted(by_place.keys() & chosen.keys())
+    if twice:
+        raise TypeError(f"{operation.name} got its option {twice[0]} twice, by position and by name")
+    return inputs, {**by_place, **chosen}
+
+
+def _run(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
+    """What the body returns: (value, pullbacks)."""
+    result = operation.body(*arrays, **options)
+    if type(result) is not tuple or len(result) != 2:
+        raise TypeError(
+            f"{operation.name}: its body must return (value, pullbacks), it returned {type(result).__name__}"
+        )
+    return result
 
 
 # ---- the record ------------------------------------------------------------------------------------------------------
@@ -221,7 +236,7 @@ def _record(operation: Operation, operands: Sequence[Any], options: dict[str, An
         _check_devices(operation, arrays)
         arrays = promoted(arrays, operation.floating, operation.exempt)
     try:
-        value, pullbacks = operation.body(*arrays, **options)
+        value, pullbacks = _run(operation, arrays, options)
     except (IndexError, TypeError, ValueError) as error:
         raise _named(error, operation, inputs) from error
     if type(value) is tuple:
@@ -258,9 +273,13 @@ def wrapped(value: Array, inputs: Sequence[Any]) -> Tensor:
     for tensor in inputs:
         if isinstance(tensor, Tensor):
             data = tensor._data
-            if value is data or (base is not None and array_module(value).may_share_memory(value, data)):
+            if value is data or (base is not None and _overlap(value, data)):
                 return Tensor._of(value, tensor._memory)
     return Tensor._of(value, Memory())
+
+
+def _overlap(a: Array, b: Array) -> bool:
+    return type(a) is type(b) and array_module(a).may_share_memory(a, b)
 
 
 def _node(operation: Operation, options: dict[str, Any], inputs: Sequence[Any], pullbacks: Any) -> Node:
@@ -270,15 +289,19 @@ def _node(operation: Operation, options: dict[str, Any], inputs: Sequence[Any], 
     node.part = node.parts = None
     node.inputs = tuple([(x.node or x) if isinstance(x, Tensor) else x for x in inputs])
     node.targets = tuple([(x.node or x) if isinstance(x, Tensor) and x._requires_grad else None for x in inputs])
-    if callable(pullbacks):
-        node.pullbacks = pullbacks
-    elif len(pullbacks) != len(node.targets):
+    if not callable(pullbacks) and len(pullbacks) != len(node.targets):
         raise TypeError(f"{operation.name} has {len(node.targets)} inputs and returned {len(pullbacks)} pullbacks")
-    else:  # what needs no gradient is dropped now, with all that its pullback captured
-        node.pullbacks = tuple([p if t is not None else None for p, t in zip(pullbacks, node.targets, strict=True)])
+    node.pullbacks = needed(pullbacks, node.targets)
     node.memories = tuple([x._memory for x in inputs if isinstance(x, Tensor)])
     node.versions = tuple([memory.version for memory in node.memories])
     return node
+
+
+def needed(pullbacks: Any, targets: Sequence[Any]) -> Any:
+    """The pullbacks without those of inputs that need no gradient, which are dropped with all that they captured."""
+    if callable(pullbacks):
+        return pullbacks
+    return tuple([p if target is not None else None for p, target in zip(pullbacks, targets, strict=True)])
 
 
 def _attach(node: Node, tensor: Tensor) -> None:

@@ -39,7 +39,7 @@ def promoted(operands: Sequence[Any], floating: bool = False, exempt: frozenset[
     def cast(operand: Any) -> Any:
         if hasattr(operand, "dtype"):
             return operand if operand.dtype == dtype else operand.astype(dtype)
-        return np.asarray(operand, dtype) if only_numbers and operand is not None else operand
+        return dtype.type(operand) if only_numbers and operand is not None else operand
 
     return [x if place in exempt else cast(x) for place, x in enumerate(operands)]
 

@@ -22,7 +22,7 @@ from minigrad.backend import DEFAULT_DTYPE, Array, device_of, is_array, is_float
 if TYPE_CHECKING:
     from minigrad.operation import Node
 
-Dim = int | tuple[int, ...] | None
+Dim = int | Sequence[int] | None
 Flag = bool  # within the class `bool` is a method
 
 
@@ -235,6 +235,11 @@ class Tensor:
         return (self[place] for place in range(len(self)))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        if self._requires_grad:
+            raise RuntimeError(
+                "a tensor that requires grad is not made a NumPy array silently, which would leave the graph; "
+                "use the operations of minigrad, or .numpy() for the values"
+            )
         return np.array(self.numpy(), dtype=dtype)
 
     def __repr__(self) -> str:
@@ -254,6 +259,9 @@ class Tensor:
                 "use .detach() first"
             )
         return type(self)._rebuilt, (type(self), self._data, self._requires_grad)
+
+    def __copy__(self) -> Tensor:
+        return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         rebuild, (cls, data, requires_grad) = self.__reduce__()
@@ -300,6 +308,11 @@ class Tensor:
             raise RuntimeError(
                 f"{what}: this tensor requires grad, so its values are not written over; "
                 "make a new one with mg.where(condition, a, b), or write to a leaf inside mg.no_grad()"
+            )
+        if isinstance(value, Tensor) and value._requires_grad and operation.is_grad_enabled():
+            raise RuntimeError(
+                f"{what}: the value requires grad, and writing it here would lose its gradient; "
+                "make a new tensor with mg.where(condition, a, b) or mg.cat, or write its .detach()"
             )
         if not self._data.flags.writeable:
             raise RuntimeError(
@@ -453,22 +466,22 @@ class Tensor:
     # ---- reductions --------------------------------------------------------------------------------------------------
 
     def sum(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
-        return ops.sum(self, axis=dim, keepdims=keepdim)
+        return ops.sum(self, axis=_axes(dim), keepdims=keepdim)
 
     def mean(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
-        return ops.mean(self, axis=dim, keepdims=keepdim)
+        return ops.mean(self, axis=_axes(dim), keepdims=keepdim)
 
     def var(self, dim: Dim = None, correction: int = 1, keepdim: Flag = False) -> Tensor:
         """The variance; unbiased by default (divided by n - correction)."""
-        return ops.var(self, axis=dim, correction=correction, keepdims=keepdim)
+        return ops.var(self, axis=_axes(dim), correction=correction, keepdims=keepdim)
 
     def amax(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
         """The maximum; tied elements share its gradient equally."""
-        return ops.max(self, axis=dim, keepdims=keepdim)
+        return ops.max(self, axis=_axes(dim), keepdims=keepdim)
 
     def amin(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
         """The minimum; tied elements share its gradient equally."""
-        return ops.min(self, axis=dim, keepdims=keepdim)
+        return ops.min(self, axis=_axes(dim), keepdims=keepdim)
 
     def max(self, dim: int | None = None, keepdim: Flag = False) -> Any:
         """The maximum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
@@ -485,10 +498,10 @@ class Tensor:
         return ops.argmin(self, axis=dim, keepdims=keepdim)
 
     def any(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
-        return ops.any(self, axis=dim, keepdims=keepdim)
+        return ops.any(self, axis=_axes(dim), keepdims=keepdim)
 
     def all(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
-        return ops.all(self, axis=dim, keepdims=keepdim)
+        return ops.all(self, axis=_axes(dim), keepdims=keepdim)
 
     # ---- shape -------------------------------------------------------------------------------------------------------
 
@@ -519,6 +532,8 @@ class Tensor:
     def expand(self, *sizes: Any) -> Tensor:
         """Repeat axes of length 1, and new axes in front, without copying; -1 keeps a length."""
         shape = _sizes(sizes)
+        if len(shape) < self.ndim:
+            raise ValueError(f"expand: shape {self.shape} to {shape}; name every dimension, -1 keeps its length")
         own = (1,) * (len(shape) - self.ndim) + self.shape
         return ops.broadcast_to(self, tuple(n if wish == -1 else wish for n, wish in zip(own, shape, strict=True)))
 
@@ -555,6 +570,11 @@ class Tensor:
 def _sizes(arguments: tuple[Any, ...]) -> tuple[int, ...]:
     """PyTorch takes `view(2, 3)` and `view((2, 3))`."""
     return tuple(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], (tuple, list)) else arguments
+
+
+def _axes(dim: Dim) -> int | tuple[int, ...] | None:
+    """PyTorch takes a list of dimensions, NumPy a tuple."""
+    return dim if dim is None or isinstance(dim, int) else tuple(dim)
 
 
 def _is_operand(value: Any) -> bool:

@@ -61,7 +61,7 @@ def take_along_axis(x: Any, indices: Any, *, axis: int) -> Any:
 def put_along_axis(x: Any, indices: Any, *, axis: int, shape: tuple[int, ...]) -> Any:
     """Zeros of `shape` with x added at `indices` along `axis`: the opposite of take_along_axis."""
     library = array_module(x)
-    places = list(library.indices(indices.shape, sparse=True))
+    places = list(library.ix_(*[library.arange(n) for n in indices.shape]))
     places[axis] = indices
     return _scattered(x, tuple(places), shape), (lambda g: take_along_axis(g, indices, axis=axis), None)
 
