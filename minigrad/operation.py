@@ -146,28 +146,27 @@ def op(
 
 def _bind(operation: Operation, operands: tuple[Any, ...], chosen: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
     """NumPy's ways of calling: options by position, inputs by name, a list of inputs. TypeError for other ways."""
+    name, count = operation.name, len(operation.inputs)
     if operation.variadic:
         if not operands or not isinstance(operands[0], (list, tuple)):
             given = type(operands[0]).__name__ if operands else "nothing"
-            raise TypeError(f"{operation.name} takes a list of tensors first, got {given}")
+            raise TypeError(f"{name} takes a list of tensors first, got {given}")
         inputs, extra = tuple(operands[0]), operands[1:]
         if not inputs:
-            raise ValueError(f"{operation.name} needs at least one tensor, got an empty list")
+            raise ValueError(f"{name} needs at least one tensor, got an empty list")
     else:
-        named = operation.inputs[len(operands) :]
-        inputs = operands[: len(operation.inputs)] + tuple(chosen.pop(name) for name in named if name in chosen)
-        extra = operands[len(operation.inputs) :]
-        if len(inputs) != len(operation.inputs):
-            raise TypeError(
-                f"{operation.name} takes the inputs {', '.join(operation.inputs)}; got {len(inputs)} of them"
-            )
+        inputs, extra = operands[:count], operands[count:]
+        if len(inputs) < count:
+            inputs += tuple([chosen.pop(name) for name in operation.inputs[len(inputs) :] if name in chosen])
+        if len(inputs) < count:
+            raise TypeError(f"{name} takes the inputs {', '.join(operation.inputs)}; got {len(inputs)} of them")
     if len(extra) > len(operation.options):
-        raise TypeError(f"{operation.name} takes at most {len(operation.options)} options, got {len(extra)}")
-    by_place = dict(zip(operation.options, extra, strict=False))
-    twice = sorted(by_place.keys() & chosen.keys())
-    if twice:
-        raise TypeError(f"{operation.name} got its option {twice[0]} twice, by position and by name")
-    return inputs, {**by_place, **chosen}
+        raise TypeError(f"{name} takes at most {len(operation.options)} options, got {len(extra)}")
+    for option, value in zip(operation.options, extra, strict=False):
+        if option in chosen:
+            raise TypeError(f"{name} got its option {option} twice, by position and by name")
+        chosen[option] = value
+    return inputs, chosen
 
 
 def _run(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
