@@ -189,6 +189,8 @@ class Tensor:
         """On another device ("cpu", "cuda", "cuda:1") or in another dtype (np.float64, "float16"); differentiable."""
         if isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda"):
             return self if target == self.device else ops.to_device(self, device=target)
+        if target is None:
+            raise TypeError("to: name a device such as 'cuda' or a dtype such as 'float64', not None")
         dtype = np.dtype(target)
         return self if dtype == self.dtype else ops.astype(self, dtype=dtype)
 
@@ -314,7 +316,7 @@ class Tensor:
                 f"{what}: the value requires grad, and writing it here would lose its gradient; "
                 "make a new tensor with mg.where(condition, a, b) or mg.cat, or write its .detach()"
             )
-        if not self._data.flags.writeable:
+        if any(step == 0 and length > 1 for step, length in zip(self._data.strides, self.shape, strict=True)):
             raise RuntimeError(
                 f"{what}: this tensor of shape {self.shape} is an expanded view; write to a .clone() of it"
             )

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "nn": {"minigrad", "kernels"},
     "models": {"nn", "minigrad"},
     "training": {"models", "nn", "minigrad"},
-    "train": {"training"},
+    "train": {"training", "minigrad"},
 }
 
 

@@ -53,7 +53,7 @@ def log_softmax(x: Any, *, axis: int) -> Any:
 
 
 def _row_maximum(x: Any, axis: int) -> Any:
-    """The maximum along `axis`, without gradient: softmax does not depend on what is subtracted. 0 for an empty row."""
-    if x.ndim and x.shape[axis] == 0:
+    """The maximum along `axis`, without gradient: softmax does not depend on what is subtracted. 0 if x is empty."""
+    if 0 in x.shape:
         return 0.0
     return max(x.detach() if hasattr(x, "detach") else x, axis=axis, keepdims=True)

@@ -1,0 +1,28 @@
+"""Layers and what trains them. The public names, nothing else; optimizers are in `nn.optim`."""
+
+from nn import functional, init
+from nn.attention import MultiHeadAttention
+from nn.containers import ModuleList, Sequential
+from nn.dropout import Dropout
+from nn.embedding import Embedding, LearnedPositionalEncoding, PositionalEncoding
+from nn.feed_forward import FeedForward
+from nn.linear import Linear
+from nn.module import Module, Parameter
+from nn.norm import LayerNorm
+
+__all__ = [
+    "Dropout",
+    "Embedding",
+    "FeedForward",
+    "LayerNorm",
+    "LearnedPositionalEncoding",
+    "Linear",
+    "Module",
+    "ModuleList",
+    "MultiHeadAttention",
+    "Parameter",
+    "PositionalEncoding",
+    "Sequential",
+    "functional",
+    "init",
+]

@@ -1,0 +1,117 @@
+"""Masks of attention: the two that models make, and how the door of attention reads those it is given.
+
+One polarity everywhere: True = may be attended to. Masks broadcast to the scores, (B, H, N_q, N_k), by NumPy's rule.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minigrad import DeviceError, Tensor, ops
+from minigrad.backend import array_module, device_of, is_floating
+
+
+def padding_mask(ids: Any, pad_id: int) -> Tensor:
+    """Which of the integers `ids` (B, N), an array or a Tensor, are not padding: (B, 1, 1, N).
+
+    Raises ValueError for ids of another number of axes.
+    """
+    if ids.ndim != 2:
+        raise ValueError(f"padding_mask: ids must have the shape (B, N), got {ids.shape}")
+    return Tensor(_data(ids)[:, None, None, :] != pad_id)
+
+
+def causal_mask(N_q: int, N_k: int, offset: int = 0) -> Tensor:
+    """Which keys are not after a query: (N_q, N_k), True where j <= i + offset for query i and key j.
+
+    Aligned at the top left, as in PyTorch. `offset` is the number of keys from before the first query, in a cache.
+    """
+    return Tensor(_not_after(np, N_q, N_k, offset))
+
+
+def _not_after(library: Any, n_q: int, n_k: int, offset: int) -> Any:
+    return library.arange(n_k) <= library.arange(offset, offset + n_q)[:, None]
+
+
+def read_masks(
+    query: Any, shape: tuple[int, ...], attn_mask: Any, is_causal: bool, causal_offset: int, key_lengths: Any
+) -> tuple[Any, Any]:
+    """(visible, bias) as the rooms of attention take them: all conditions in one, and what is added to the scores.
+
+    `shape` is that of the scores. The rest are arguments of `nn.functional.scaled_dot_product_attention`, which says
+    what they mean and what is refused.
+    """
+    conditions: list[Any] = []
+    bias = None
+    if attn_mask is not None:
+        _check_mask(attn_mask, shape)
+        _check_device("attn_mask", attn_mask, query)
+        if attn_mask.ndim < 2:
+            attn_mask = ops.reshape(attn_mask, (1, -1))
+        if attn_mask.dtype == np.bool_:
+            conditions.append(_data(attn_mask))
+        else:
+            bias = attn_mask
+    if key_lengths is not None:
+        _check_lengths(key_lengths, shape)
+        _check_device("key_lengths", key_lengths, query)
+        lengths = _data(key_lengths).reshape(-1, *[1] * (len(shape) - 1))  # (B, 1, 1, 1)
+        conditions.append(array_module(lengths).arange(shape[-1]) < lengths)
+    if is_causal:
+        conditions.append(_not_after(array_module(_data(query)), shape[-2], shape[-1], causal_offset))
+    elif causal_offset != 0:
+        raise ValueError(f"attention: causal_offset={causal_offset} only has a meaning together with is_causal=True")
+    visible = None
+    for condition in conditions:
+        visible = condition if visible is None else visible & condition
+    return visible, bias
+
+
+def _check_mask(mask: Any, shape: tuple[int, ...]) -> None:
+    if not hasattr(mask, "dtype"):
+        raise TypeError(f"attention: attn_mask must be a Tensor or an array, got {type(mask).__name__}")
+    if mask.dtype != np.bool_ and not is_floating(mask.dtype):
+        raise TypeError(
+            f"attention: attn_mask has the dtype {mask.dtype}, which leaves open what it means: write mask != 0 for a "
+            "boolean mask (True = may be attended to), or make it floating to have it added to the scores"
+        )
+    if mask.ndim == 3 and len(shape) > 3:
+        raise ValueError(
+            f"attention: attn_mask of shape {mask.shape} may mean two things: write mask[:, None] if it is "
+            "(B, N_q, N_k), mask[None] if it is (H, N_q, N_k)"
+        )
+    if not _broadcasts(mask.shape, shape):
+        raise ValueError(
+            f"attention: attn_mask of shape {mask.shape} does not broadcast to the scores, whose shape is {shape}; "
+            "padding (B, N_k) is written mask[:, None, None, :]"
+        )
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to), strict=False))
+
+
+def _check_lengths(lengths: Any, shape: tuple[int, ...]) -> None:
+    if not hasattr(lengths, "dtype") or lengths.dtype.kind not in "iu":
+        kind = getattr(lengths, "dtype", type(lengths).__name__)
+        raise TypeError(f"attention: key_lengths must be a Tensor or an array of integers, got {kind}")
+    if len(shape) < 3 or lengths.shape != shape[:1]:
+        batch = f"({shape[0]},)" if len(shape) > 2 else "(B,), for queries with a batch axis"
+        raise ValueError(f"attention: key_lengths must have the shape {batch}, got {lengths.shape}")
+    data = _data(lengths)
+    if data.size and not 0 <= data.min() <= data.max() <= shape[-1]:
+        raise ValueError(
+            f"attention: key_lengths must be from 0 to {shape[-1]} (the keys), got {data.min()} to {data.max()}"
+        )
+
+
+def _check_device(name: str, mask: Any, query: Any) -> None:
+    own, others = device_of(_data(mask)), device_of(_data(query))
+    if own != others:
+        raise DeviceError(f"attention: {name} is on {own}, the queries are on {others}; move it with .to({others!r})")
+
+
+def _data(x: Any) -> Any:
+    return x.data if isinstance(x, Tensor) else x

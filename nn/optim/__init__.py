@@ -1,0 +1,8 @@
+"""What trains parameters: optimizers, learning-rate schedules, gradient clipping. The public names, nothing else."""
+
+from nn.optim.adam import Adam, AdamW
+from nn.optim.clip import clip_grad_norm_
+from nn.optim.schedules import CosineSchedule, WarmupSchedule
+from nn.optim.sgd import SGD
+
+__all__ = ["SGD", "Adam", "AdamW", "CosineSchedule", "WarmupSchedule", "clip_grad_norm_"]

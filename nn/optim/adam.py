@@ -1,0 +1,97 @@
+"""Adam, and AdamW, which differs in how weights decay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from minigrad.backend import Array, array_module
+from nn.optim.optimizer import Optimizer, array_of, check_not_negative
+
+
+class Adam(Optimizer):
+    """Steps of about lr for each element, from running means of g and g² (Kingma & Ba 2015, algorithm 1), as in
+    PyTorch.
+
+    g is the gradient plus weight_decay p: L2 regularization.
+
+    Args:
+        params: parameters, or dicts, one a group (see `Optimizer`).
+        lr: learning rate, 0 or more.
+        betas: the shares of the running means of g and of g² that a step keeps, each in [0, 1).
+        eps: added to the root of the mean of g², 0 or more.
+        weight_decay: 0 or more.
+    """
+
+    arrays: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    def _check(self, options: dict[str, Any]) -> None:
+        check_not_negative(options, "lr", "eps", "weight_decay")
+        betas = options["betas"]
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be two numbers from 0 to below 1, got {betas}")
+
+    def _move(self, values: Array, gradient: Array, state: dict[str, Any], options: dict[str, Any]) -> None:
+        weight_decay = float(options["weight_decay"])
+        if weight_decay:
+            gradient = gradient + weight_decay * values
+        self._move_by_moments(values, gradient, state, options)
+
+    def _move_by_moments(self, values: Array, gradient: Array, state: dict[str, Any], options: dict[str, Any]) -> None:
+        """Algorithm 1 in the faster order that the end of the paper's section 2 gives.
+
+        All arrays are in the parameter's dtype: the factors are Python floats.
+        """
+        library = array_module(values)
+        lr, eps = float(options["lr"]), float(options["eps"])
+        beta1, beta2 = map(float, options["betas"])
+        mean, mean_square = array_of(state, "exp_avg", values), array_of(state, "exp_avg_sq", values)
+        work = library.multiply(gradient, 1 - beta1, out=library.empty_like(values))
+        mean *= beta1
+        mean += work
+        library.multiply(gradient, gradient, out=work)
+        work *= 1 - beta2
+        mean_square *= beta2
+        mean_square += work
+        # Both means started at 0, so they are too small, by these factors.
+        share, root_share = 1 - beta1 ** state["step"], math.sqrt(1 - beta2 ** state["step"])
+        library.sqrt(mean_square, out=work)
+        work += eps * root_share
+        library.divide(mean, work, out=work)
+        work *= lr * root_share / share
+        values -= work
+
+
+class AdamW(Adam):
+    """Adam whose weight decay is apart from the gradient: p ← p - lr weight_decay p before each step.
+
+    Loshchilov & Hutter 2019, "Decoupled weight decay regularization", algorithm 2, as in PyTorch. Arguments as for
+    Adam.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay)
+
+    def _move(self, values: Array, gradient: Array, state: dict[str, Any], options: dict[str, Any]) -> None:
+        weight_decay = float(options["weight_decay"])
+        if weight_decay:
+            values *= 1 - float(options["lr"]) * weight_decay
+        self._move_by_moments(values, gradient, state, options)

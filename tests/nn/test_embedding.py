@@ -1,0 +1,153 @@
+"""Embedding, and sinusoidal and learned positions."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+import minigrad as mg
+import nn
+from nn.optim import AdamW
+from tests.support import torch_or_skip
+
+# ---- Embedding -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_and_their_gradients():
+    layer = nn.Embedding(4, 1)
+    layer.load_state_dict({"weight": [[10.0], [11.0], [12.0], [13.0]]})
+    rows = layer(mg.Tensor([[3, 1], [1, 0]]))
+    assert rows.tolist() == [[[13], [11]], [[11], [10]]]
+    rows.sum().backward()
+    assert layer.weight.grad.tolist() == [[1], [2], [0], [1]]
+
+
+def test_starts_standard_normal():
+    mg.manual_seed(0)
+    values = nn.Embedding(100, 100).weight.numpy()
+    assert values.dtype == np.float32 and abs(values.mean()) < 0.03 and abs(values.std() - 1) < 0.03
+
+
+def test_the_padding_row_is_zero_gets_no_gradient_and_stays_zero():
+    layer = nn.Embedding(4, 2, padding_idx=0)
+    assert layer.weight.tolist()[0] == [0, 0] and layer.weight.numpy()[1:].all()
+    layer(mg.Tensor([0, 1, 1, 3])).sum().backward()
+    assert layer.weight.grad.tolist() == [[0, 0], [2, 2], [0, 0], [1, 1]]
+    layer.reset_parameters()
+    optimizer = AdamW(layer.parameters(), lr=0.1, weight_decay=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (layer(mg.Tensor([0, 1, 1, 3])) ** 2).sum().backward()
+        optimizer.step()
+    assert layer.weight.tolist()[0] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [lambda x: x, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))],
+    ids=["itself", "deepcopy", "pickle"],
+)
+@pytest.mark.parametrize("draw", [nn.init.normal_, nn.init.xavier_uniform_, nn.init.ones_])
+def test_starting_values_of_ones_own_keep_the_padding_row_zero(draw, duplicate):
+    layer = duplicate(nn.Embedding(4, 2, padding_idx=-0))
+    output = nn.Linear(2, 4)
+    output.weight = layer.weight  # tied
+    draw(output.weight)
+    assert layer.weight.numpy()[0].tolist() == [0, 0] and layer.weight.numpy()[1:].all()
+
+
+@pytest.mark.parametrize("bad", [-1, 5])
+def test_an_id_out_of_range_is_an_index_error(bad):
+    with pytest.raises(IndexError, match=rf"{bad}\D*5"):
+        nn.Embedding(5, 2)(mg.Tensor([0, bad]))
+
+
+def test_ids_must_be_integers():
+    with pytest.raises(TypeError, match="integer"):
+        nn.Embedding(5, 2)(mg.Tensor([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,)])
+@pytest.mark.parametrize("padding_idx", [None, 2])
+def test_equals_pytorch(shape, padding_idx):
+    torch = torch_or_skip()
+    theirs, ours = torch.nn.Embedding(6, 3, padding_idx), nn.Embedding(6, 3, padding_idx)
+    ours.load_state_dict(theirs.state_dict())
+    ids = np.random.default_rng(0).integers(0, 6, shape)
+    y, their_y = ours(mg.Tensor(ids)), theirs(torch.tensor(ids))
+    np.testing.assert_array_equal(y.numpy(), their_y.detach().numpy())
+    (y * y).sum().backward()
+    (their_y * their_y).sum().backward()
+    np.testing.assert_allclose(ours.weight.grad.numpy(), theirs.weight.grad.numpy(), rtol=1e-6)
+
+
+def test_embedding_arguments_are_checked():
+    with pytest.raises(ValueError, match="padding_idx must be from 0 to 3, got 4"):
+        nn.Embedding(4, 2, padding_idx=4)
+    with pytest.raises(ValueError, match="padding_idx must be from 0 to 3, got -1"):
+        nn.Embedding(4, 2, padding_idx=-1)
+    with pytest.raises(ValueError, match="num_embeddings and embedding_dim must be at least 1, got 0 and 2"):
+        nn.Embedding(0, 2)
+    assert repr(nn.Embedding(4, 2, padding_idx=0)) == "Embedding(4, 2, padding_idx=0)"
+
+
+# ---- positions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d_model", [1, 2, 5, 7, 8])
+def test_sinusoids_are_those_of_the_paper(d_model):
+    table = nn.PositionalEncoding(d_model, max_length=50).table
+    assert table.shape == (50, d_model) and table.dtype == np.float32
+    for place in (0, 1, 7, 49):
+        for column in range(d_model):
+            function = math.cos if column % 2 else math.sin
+            expected = function(place / 10000 ** (2 * (column // 2) / d_model))
+            assert abs(table[place, column].item() - expected) < 1e-6, (place, column)
+
+
+def test_sinusoids_are_added_from_the_offset_on():
+    layer = nn.PositionalEncoding(4, max_length=10)
+    x = mg.randn(2, 3, 4, requires_grad=True)
+    y = layer(x, offset=5)
+    np.testing.assert_array_equal(y.numpy(), x.numpy() + layer.table.numpy()[5:8])
+    assert y.dtype == np.float32
+    y.sum().backward()
+    assert x.grad.tolist() == mg.ones(2, 3, 4).tolist()
+    whole = layer(mg.zeros(1, 6, 4))
+    steps = [layer(mg.zeros(1, 1, 4), offset=place) for place in range(6)]
+    assert (mg.cat(steps, dim=1) == whole).all()
+    assert layer(mg.zeros(1, 0, 4)).shape == (1, 0, 4)
+
+
+def test_sinusoids_are_not_saved_but_move():
+    layer = nn.PositionalEncoding(4)
+    assert layer.state_dict() == {} and list(layer.parameters()) == []
+    assert layer.to(np.float64).table.dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", [nn.PositionalEncoding, nn.LearnedPositionalEncoding])
+def test_the_last_place_and_those_past_it(kind):
+    layer = kind(4, max_length=6)
+    assert layer(mg.zeros(1, 6, 4)).shape == (1, 6, 4) and layer(mg.zeros(6, 4)).shape == (6, 4)
+    with pytest.raises(ValueError, match=rf"{kind.__name__}: places 0 to 6 asked for, but max_length is 6"):
+        layer(mg.zeros(1, 7, 4))
+    with pytest.raises(ValueError, match=r"places 5 to 6 asked for, but max_length is 6.*sequence of length 2"):
+        layer(mg.zeros(1, 2, 4), offset=5)
+    with pytest.raises(ValueError, match="places -1 to 0 asked for"):
+        layer(mg.zeros(1, 2, 4), offset=-1)
+    with pytest.raises(ValueError, match=r"x must have the shape \(\.\.\., N, 4\), got \(1, 2, 1\)"):
+        layer(mg.zeros(1, 2, 1))
+    with pytest.raises(ValueError, match="d_model and max_length must be at least 1, got 0 and 6"):
+        kind(0, max_length=6)
+    assert repr(layer) == f"{kind.__name__}(4, max_length=6)"
+
+
+def test_learned_positions_are_parameters():
+    mg.manual_seed(0)
+    layer = nn.LearnedPositionalEncoding(64, max_length=100)
+    assert abs(layer.table.numpy().std() - 0.02) < 0.001
+    assert list(layer.state_dict()) == ["table"]
+    layer(mg.zeros(2, 3, 64), offset=1).sum().backward()
+    assert layer.table.grad.numpy()[:, 0].tolist() == [0, 2, 2, 2] + [0] * 96

@@ -1,0 +1,391 @@
+"""The functions of nn.functional but for attention: values and gradients against PyTorch, corners, refusals."""
+
+import math
+
+import numpy as np
+import pytest
+
+import minigrad as mg
+import nn.functional as F
+from tests.minigrad.fake_cupy import installed
+from tests.support import assert_close, torch_or_skip
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+
+
+def draw(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+def assert_equals_pytorch(ours, theirs, arrays, dtype):
+    """Value, and gradients under random weights, of two functions of the same floating arrays."""
+    torch = torch_or_skip()
+    arrays = [array.astype(dtype) for array in arrays]
+    inputs = [mg.Tensor(array, requires_grad=True) for array in arrays]
+    their_inputs = [torch.tensor(array, requires_grad=True) for array in arrays]
+    value, their_value = ours(*inputs), theirs(torch, *their_inputs)
+    assert value.dtype == dtype
+    assert_close(value, their_value, TOLERANCE[dtype])
+    (weights,) = draw(value.shape, seed=1)
+    gradients = mg.grad(value, inputs, weights.astype(dtype))
+    their_gradients = torch.autograd.grad(their_value, their_inputs, torch.tensor(weights.astype(dtype)))
+    for place, (gradient, their_gradient) in enumerate(zip(gradients, their_gradients, strict=True)):
+        assert gradient.dtype == dtype
+        assert_close(gradient, their_gradient, TOLERANCE[dtype], f"the gradient of input {place}")
+
+
+# ---- activations and linear ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, x: f.softmax(x, dim=-1),
+        lambda f, x: f.softmax(x, 0),
+        lambda f, x: f.log_softmax(x, dim=1),
+        lambda f, x: f.relu(x),
+        lambda f, x: f.gelu(x),
+        lambda f, x: f.gelu(x, approximate="tanh"),
+    ],
+    ids=["softmax", "softmax of columns", "log_softmax", "relu", "gelu", "gelu by tanh"],
+)
+def test_activations_equal_pytorch(call, dtype):
+    assert_equals_pytorch(lambda x: call(F, x), lambda torch, x: call(torch.nn.functional, x), draw((3, 4, 5)), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shapes", [[(2, 3, 4), (5, 4), (5,)], [(4,), (5, 4)], [(0, 4), (5, 4), (5,)]])
+def test_linear_equals_pytorch(shapes, dtype):
+    assert_equals_pytorch(F.linear, lambda torch, *xs: torch.nn.functional.linear(*xs), draw(*shapes), dtype)
+
+
+# ---- layer norm ------------------------------------------------------------------------------------------------------
+
+LAYER_NORMS = [
+    ((3, 5), (5,), "weight and bias"),
+    ((2, 3, 5), (5,), "weight and bias"),
+    ((2, 3, 5), (3, 5), "weight and bias"),
+    ((2, 3, 5), (5,), "weight"),
+    ((2, 3, 5), (5,), ""),
+    ((5,), (5,), "weight and bias"),
+    ((0, 5), (5,), "weight and bias"),
+]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("shape", "normalized", "affine"), LAYER_NORMS)
+def test_layer_norm_equals_pytorch(shape, normalized, affine, dtype):
+    count = {"": 0, "weight": 1, "weight and bias": 2}[affine]
+    assert_equals_pytorch(
+        lambda x, *wb: F.layer_norm(x, normalized, *wb, eps=1e-3),
+        lambda torch, x, *wb: torch.nn.functional.layer_norm(x, normalized, *wb, eps=1e-3),
+        draw(shape, *[normalized] * count),
+        dtype,
+    )
+
+
+@pytest.mark.parametrize(("shape", "normalized", "affine"), LAYER_NORMS[:-1])
+def test_layer_norm_passes_gradcheck(shape, normalized, affine):
+    count = {"": 0, "weight": 1, "weight and bias": 2}[affine]
+    arrays = draw(shape, *[normalized] * count)
+    assert mg.gradcheck(lambda x, *wb: F.layer_norm(x, normalized, *wb), arrays, order=2)
+
+
+def test_layer_norm_takes_a_bias_alone_and_a_plain_length():
+    x, bias = draw((3, 5), (5,))
+    found = F.layer_norm(mg.Tensor(x), 5, bias=mg.Tensor(bias))
+    assert_close(found, (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) + bias, 1e-12)
+
+
+def test_layer_norm_of_equal_elements_is_the_bias_and_stays_finite():
+    x = mg.Tensor(np.full((2, 4), 3.0, np.float32), requires_grad=True)
+    y = F.layer_norm(x, 4, mg.ones(4), mg.Tensor([1.0, 2.0, 3.0, 4.0]))
+    assert y.tolist() == [[1, 2, 3, 4]] * 2
+    (y * y).sum().backward()
+    assert np.isfinite(x.grad.numpy()).all()
+
+
+def test_layer_norm_of_one_element_is_the_bias_with_gradient_0():
+    x, weight = mg.Tensor([[0.1], [-7.0]], requires_grad=True), mg.Tensor([3.0], requires_grad=True)
+    y = F.layer_norm(x, 1, weight, mg.Tensor([2.0]))
+    y.backward([[1.0], [2.0]])
+    assert y.tolist() == [[2], [2]] and x.grad.tolist() == [[0], [0]] and weight.grad.tolist() == [0]
+
+
+def test_layer_norm_of_float16_is_computed_in_float32():
+    x = (draw((2, 512))[0] * 100).astype(np.float16)  # the squares' sum is beyond float16
+    y = F.layer_norm(mg.Tensor(x), 512, mg.ones(512).to(np.float16))
+    wide = x.astype(np.float64)
+    assert y.dtype == np.float16
+    expected = (wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True)
+    assert_close(y, expected, np.finfo(np.float16).eps)
+
+
+def test_layer_norm_refuses_shapes_that_do_not_fit():
+    x = mg.zeros(2, 3)
+    with pytest.raises(ValueError, match=r"x of shape \(2, 3\) does not end in normalized_shape \(4,\)"):
+        F.layer_norm(x, 4)
+    with pytest.raises(ValueError, match=r"x of shape \(2, 3\) does not end in normalized_shape \(1, 2, 3\)"):
+        F.layer_norm(x, (1, 2, 3))
+    with pytest.raises(ValueError, match=r"bias has the shape \(1,\), it must have normalized_shape \(3,\)"):
+        F.layer_norm(x, 3, mg.ones(3), mg.ones(1))
+
+
+# ---- dropout ---------------------------------------------------------------------------------------------------------
+
+
+def test_dropout_drops_a_share_and_scales_the_rest():
+    x = mg.ones(300, 100, requires_grad=True)
+    y = F.dropout(x, 0.25)
+    assert sorted(set(y.numpy().ravel().tolist())) == [0, np.float32(1 / 0.75)]
+    assert abs((y.numpy() == 0).mean() - 0.25) < 0.01 and y.dtype == np.float32
+    y.sum().backward()
+    assert (x.grad.numpy() == y.numpy()).all()  # forward and backward drop the same
+
+
+def test_dropout_in_evaluation_and_of_nothing_is_the_identity():
+    x = mg.randn(3)
+    assert F.dropout(x, 0.5, training=False) is x
+    assert F.dropout(x, 0.0) is x
+
+
+def test_dropout_of_everything_gives_zeros_and_zero_gradients():
+    x = mg.ones(4, requires_grad=True)
+    y = F.dropout(x, 1.0)
+    y.sum().backward()
+    assert y.tolist() == [0] * 4 and x.grad.tolist() == [0] * 4
+
+
+def test_dropout_draws_from_the_seeded_stream():
+    def drawn(seed, step):
+        mg.manual_seed(seed, step)
+        return F.dropout(mg.ones(50)).tolist(), F.dropout(mg.ones(50)).tolist()
+
+    assert drawn(1, 2) == drawn(1, 2)
+    assert drawn(1, 2)[0] != drawn(1, 2)[1] and drawn(1, 2) != drawn(1, 3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_dropout_keeps_the_dtype_and_its_precision(dtype):
+    y = F.dropout(mg.ones(100).to(dtype), 0.1).numpy()
+    assert y.dtype == dtype and (y[y != 0] == np.array(1 / 0.9, dtype)).all()
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5, math.nan])
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_refuses_what_is_no_probability(p, training):
+    with pytest.raises(ValueError, match=f"dropout: p is a probability, from 0 to 1, got {p}"):
+        F.dropout(mg.ones(3), p, training)
+
+
+# ---- embedding -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_equal_ids_add_up_in_the_gradient():
+    weight = mg.Tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+    y = F.embedding(np.array([1, 1, 0]), weight)
+    assert y.tolist() == [[3, 4], [3, 4], [1, 2]]
+    (y * mg.Tensor([[1.0], [10.0], [100.0]])).sum().backward()
+    assert weight.grad.tolist() == [[100, 100], [11, 11], [0, 0]]
+
+
+def test_the_padding_row_gets_no_gradient():
+    weight = mg.ones(4, 1, requires_grad=True)
+    F.embedding(mg.Tensor([0, 1, 1, 3]), weight, padding_idx=0).sum().backward()
+    assert weight.grad.tolist() == [[0], [2], [0], [1]]
+    (gradient,) = mg.grad(F.embedding([3, 1], weight, padding_idx=-1).sum(), weight)
+    assert gradient.tolist() == [[0], [1], [0], [0]]
+
+
+def test_nan_at_padding_does_not_reach_the_gradient():
+    weight = mg.ones(2, 1, requires_grad=True)
+    F.embedding([0, 1], weight, padding_idx=0).backward([[math.nan], [1.0]])
+    assert weight.grad.tolist() == [[0], [1]]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (2, 3), (40, 50)])
+@pytest.mark.parametrize("padding_idx", [None, 0, -2])
+def test_embedding_equals_pytorch(shape, padding_idx, dtype):
+    ids = np.random.default_rng(0).integers(0, 6, shape)
+    assert_equals_pytorch(
+        lambda weight: F.embedding(ids, weight, padding_idx),
+        lambda torch, weight: torch.nn.functional.embedding(torch.tensor(ids), weight, padding_idx),
+        draw((6, 4)),
+        dtype,
+    )
+
+
+def test_embedding_passes_gradcheck_and_its_gradient_does():
+    ids = np.array([[0, 1, 1], [3, 2, 0]])
+    (weight,) = draw((5, 3))
+    assert mg.gradcheck(lambda w: F.embedding(ids, w), [weight], order=2)
+    # a gradient that a padding row does not get is not the derivative, so only rows that are not padding are looked at
+    assert mg.gradcheck(lambda w: F.embedding(ids, w * w, padding_idx=0)[:, 1:2], [weight], order=2)
+
+
+def test_the_gradients_gradient_passes_padding_over():
+    weight, upstream = mg.ones(3, 1, requires_grad=True), mg.ones(2, 1, requires_grad=True)
+    (gradient,) = mg.grad(F.embedding([0, 2], weight, padding_idx=0), weight, upstream, create_graph=True)
+    (gradient * mg.Tensor([[5.0], [6.0], [7.0]])).sum().backward()
+    assert upstream.grad.tolist() == [[0], [7]]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.int64])
+def test_embedding_takes_integers_of_any_kind(kind):
+    weight = mg.Tensor([[1.0], [2.0]], requires_grad=True)
+    F.embedding(np.array([1, 0, 1], kind), weight).sum().backward()
+    assert weight.grad.tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize("bad", [-1, 5, -6, 1000])
+@pytest.mark.parametrize("form", [int, lambda i: [1, i], lambda i: np.array([[i]]), lambda i: mg.Tensor([0, i])])
+def test_embedding_refuses_ids_out_of_range(bad, form):
+    with pytest.raises(IndexError, match=rf"embedding: id {bad} is out of range for a weight of 5 rows \(0 to 4\)"):
+        F.embedding(form(bad), mg.ones(5, 2))
+
+
+def test_embedding_refuses_what_it_cannot_take():
+    with pytest.raises(TypeError, match="ids must be integers, got float32"):
+        F.embedding(mg.Tensor([1.0]), mg.ones(5, 2))
+    with pytest.raises(TypeError, match="ids must be integers, got bool"):
+        F.embedding(np.array([True]), mg.ones(5, 2))
+    with pytest.raises(ValueError, match=r"weight must have the shape \(V, D\), got \(5,\)"):
+        F.embedding([1], mg.ones(5))
+    with pytest.raises(ValueError, match="padding_idx 5 is out of range for a weight of 5 rows"):
+        F.embedding([1], mg.ones(5, 2), padding_idx=5)
+
+
+# ---- cross entropy ---------------------------------------------------------------------------------------------------
+
+
+def test_cross_entropy_means_over_what_is_not_ignored():
+    logits = mg.Tensor([[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]], requires_grad=True)
+    loss = F.cross_entropy(logits, [0, -100])
+    loss.backward()
+    assert loss.item() == pytest.approx(0.2395, abs=5e-5) and loss.shape == ()
+    np.testing.assert_allclose(logits.grad.numpy()[0], [-0.2130, 0.1065, 0.1065], atol=5e-5)
+    assert logits.grad.tolist()[1] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("mean", 0), ("sum", 0), ("none", [0, 0])])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_all_ignored_is_0_with_gradient_0(reduction, expected, smoothing):
+    logits = mg.Tensor(np.ones((2, 200), np.float32), requires_grad=True)
+    loss = F.cross_entropy(logits, np.array([-100, -100]), label_smoothing=smoothing, reduction=reduction)
+    loss.backward(np.ones(loss.shape, np.float32))
+    assert loss.tolist() == expected
+    assert not logits.grad.numpy().any()
+
+
+def test_no_targets_is_0_too():
+    logits = mg.zeros(0, 3, requires_grad=True)
+    loss = F.cross_entropy(logits, np.zeros(0, np.int64))
+    loss.backward()
+    assert loss.item() == 0 and logits.grad.shape == (0, 3)
+
+
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])
+@pytest.mark.filterwarnings("error")
+def test_what_an_ignored_row_holds_reaches_neither_loss_nor_gradient(garbage):
+    def loss_and_gradient(held):
+        logits = mg.Tensor([[2.0, 0.0, 0.0], [held, 0.0, held]], requires_grad=True)
+        loss = F.cross_entropy(logits, [0, 1], ignore_index=1, label_smoothing=0.1)
+        loss.backward()
+        return loss.item(), logits.grad.tolist()
+
+    assert loss_and_gradient(garbage) == loss_and_gradient(5.0)
+    assert loss_and_gradient(garbage)[1][1] == [0, 0, 0]
+
+
+LOSSES = {
+    "(N, C)": ((6, 5), (6,)),
+    "(C,)": ((5,), ()),
+    "(N, C, d1)": ((2, 5, 3), (2, 3)),
+    "(N, C, d1, d2)": ((2, 5, 3, 2), (2, 3, 2)),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("form", LOSSES)
+def test_cross_entropy_equals_pytorch(form, smoothing, reduction, dtype):
+    shape, target_shape = LOSSES[form]
+    target = np.random.default_rng(0).integers(0, 5, target_shape)  # class 2 counts for nothing
+    target = np.where(target == 2, 3, target) if form == "(C,)" else target
+    options = {"ignore_index": 2, "label_smoothing": smoothing, "reduction": reduction}
+    assert_equals_pytorch(
+        lambda logits: F.cross_entropy(logits, target, **options),
+        lambda torch, logits: torch.nn.functional.cross_entropy(logits, torch.tensor(target), **options),
+        draw(shape),
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("form", LOSSES)
+def test_cross_entropy_passes_gradcheck(form, smoothing):
+    shape, target_shape = LOSSES[form]
+    target = np.random.default_rng(1).integers(0, 5, target_shape)
+
+    def losses(logits):
+        return F.cross_entropy(logits, target, ignore_index=2, label_smoothing=smoothing, reduction="none")
+
+    assert mg.gradcheck(losses, draw(shape), order=2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_cross_entropy_of_extreme_logits():
+    logits = mg.Tensor([[1e4, -1e4, 0.0], [-math.inf, 0.0, 0.0]], requires_grad=True)
+    loss = F.cross_entropy(logits, [1, 2], reduction="none")
+    loss.backward([1.0, 1.0])
+    np.testing.assert_allclose(loss.numpy(), [2e4, math.log(2)], rtol=1e-6)
+    np.testing.assert_allclose(logits.grad.numpy(), [[1, -1, 0], [0, 0.5, -0.5]])
+
+
+def test_cross_entropy_of_float16_is_computed_in_float32():
+    logits = np.zeros((70000, 2), np.float16)
+    loss = F.cross_entropy(mg.Tensor(logits), np.zeros(70000, np.int64))
+    assert loss.dtype == np.float16 and loss.item() == pytest.approx(math.log(2), rel=1e-3)
+
+
+@pytest.mark.parametrize("bad", [-1, 3, -101])
+def test_cross_entropy_refuses_targets_out_of_range(bad):
+    message = rf"target {bad} is out of range for 3 classes \(0 to 2; ignore_index is -100\)"
+    with pytest.raises(IndexError, match=message):
+        F.cross_entropy(mg.zeros(2, 3), [0, bad])
+    with pytest.raises(IndexError, match=message):
+        F.cross_entropy(mg.zeros(3), mg.Tensor(bad))
+
+
+def test_cross_entropy_refuses_what_it_cannot_take():
+    logits = mg.zeros(2, 3)
+    with pytest.raises(ValueError, match=r"logits of shape \(2, 3\) and target of shape \(3,\) do not fit"):
+        F.cross_entropy(logits, [0, 1, 2])
+    with pytest.raises(ValueError, match=r"logits of shape \(\) and target of shape \(\) do not fit"):
+        F.cross_entropy(mg.Tensor(1.0), 0)
+    with pytest.raises(TypeError, match="target must be integers, got float32"):
+        F.cross_entropy(logits, mg.zeros(2, 3))
+    with pytest.raises(ValueError, match="reduction must be 'mean', 'sum' or 'none', got 'avg'"):
+        F.cross_entropy(logits, [0, 1], reduction="avg")
+    with pytest.raises(ValueError, match=r"label_smoothing is a probability, from 0 to 1, got 1\.5"):
+        F.cross_entropy(logits, [0, 1], label_smoothing=1.5)
+
+
+# ---- on a GPU, pretended ---------------------------------------------------------------------------------------------
+
+
+def test_everything_stays_on_its_device():
+    with installed():
+        x = mg.Tensor(draw((3, 4))[0], requires_grad=True, device="cuda")
+        weight = mg.ones(4, requires_grad=True, device="cuda")
+        target = mg.Tensor([1, -100, 3], device="cuda")
+        y = F.dropout(F.layer_norm(x, 4, weight, weight), 0.5)
+        loss = F.cross_entropy(y, target, label_smoothing=0.1)
+        loss.backward()
+        assert {y.device, loss.device, x.grad.device, weight.grad.device} == {"cuda:0"}
+        with pytest.raises(mg.DeviceError, match=r"fused_cross_entropy: .* \(3, 4\) on cuda:0 and \(3,\) on cpu"):
+            F.cross_entropy(x, [1, -100, 3])

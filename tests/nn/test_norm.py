@@ -1,0 +1,56 @@
+"""LayerNorm."""
+
+import numpy as np
+import pytest
+
+import minigrad as mg
+import nn
+from tests.support import torch_or_skip
+
+
+def test_rows_come_out_with_mean_0_and_variance_1():
+    y = nn.LayerNorm(4)(mg.Tensor([[1.0, 2.0, 3.0, 6.0]]))
+    np.testing.assert_allclose(y.numpy(), [[-1.0690, -0.5345, 0.0, 1.6036]], atol=1e-4)
+    assert y.dtype == np.float32
+
+
+def test_weight_and_bias_start_at_1_and_0():
+    norm = nn.LayerNorm((2, 3))
+    assert norm.weight.tolist() == [[1] * 3] * 2 and norm.bias.tolist() == [[0] * 3] * 2
+    assert [n for n, _ in nn.LayerNorm(3, bias=False).named_parameters()] == ["weight"]
+    assert list(nn.LayerNorm(3, elementwise_affine=False).parameters()) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1}])
+@pytest.mark.parametrize("shape", [(5,), 5, (3, 5)])
+def test_equals_pytorch(shape, options):
+    torch = torch_or_skip()
+    rng = np.random.default_rng(0)
+    theirs, ours = torch.nn.LayerNorm(shape, **options).double(), nn.LayerNorm(shape, **options).to(np.float64)
+    ours.load_state_dict({name: rng.standard_normal(value.shape) for name, value in ours.state_dict().items()})
+    theirs.load_state_dict({name: torch.tensor(value) for name, value in ours.state_dict().items()})
+    values, weights = rng.standard_normal((2, 2, 3, 5))
+    x, their_x = mg.Tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
+    y, their_y = ours(x), theirs(their_x)
+    np.testing.assert_allclose(y.numpy(), their_y.detach().numpy(), rtol=1e-10)
+    (y * weights).sum().backward()
+    (their_y * torch.tensor(weights)).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), their_x.grad.numpy(), rtol=1e-9, atol=1e-12)
+    for parameter, their_parameter in zip(ours.parameters(), theirs.parameters(), strict=True):
+        np.testing.assert_allclose(parameter.grad.numpy(), their_parameter.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(), 0, (3, 0)])
+def test_an_empty_shape_is_refused(shape):
+    with pytest.raises(ValueError, match="LayerNorm: normalized_shape must be one or more lengths of at least 1"):
+        nn.LayerNorm(shape)
+
+
+def test_a_length_may_be_any_integer_but_no_fraction():
+    assert nn.LayerNorm(np.int64(3)).normalized_shape == (3,)
+    with pytest.raises(TypeError, match="float"):
+        nn.LayerNorm(3.0)
+
+
+def test_repr():
+    assert repr(nn.LayerNorm(4)) == "LayerNorm(4, eps=1e-05, elementwise_affine=True, bias=True)"
