@@ -10,11 +10,16 @@ reads the command line, calls `training`, and turns every error into one line an
 that makes no sense, 130 after Ctrl-C, else 1.
 """
 
+import os
+
+# BLAS reads this when NumPy is first imported. On one thread the products of a small model are no slower, other programs on
+# the machine can't make them many times slower, and their bits don't depend on the number of cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import argparse
 import dataclasses
 import inspect
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -132,11 +137,9 @@ def answer(folder: str, source: str, device: str = "cpu", beam: int | None = Non
     except ValueError as error:
         raise SettingsError(f"--answer: {error}") from error
     settings = trainer.settings if beam is None else dataclasses.replace(trainer.settings, beam=beam)
-    (result,) = answers(trainer.model, trainer.task, [source], settings.beam, device)
+    (result,) = answers(trainer.model, trainer.task, [source], settings.beam)
     print(result)
-    print(
-        "\n" + text.attention_map(cross_attention(trainer.model, trainer.task, source, result, device), source, result)
-    )
+    print("\n" + text.attention_map(cross_attention(trainer.model, trainer.task, source, result), source, result))
     return 0
 
 

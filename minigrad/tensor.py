@@ -316,7 +316,7 @@ class Tensor:
                 f"{what}: the value requires grad, and writing it here would lose its gradient; "
                 "make a new tensor with mg.where(condition, a, b) or mg.cat, or write its .detach()"
             )
-        if any(step == 0 and length > 1 for step, length in zip(self._data.strides, self.shape, strict=True)):
+        if self.numel() and any(s == 0 and n > 1 for s, n in zip(self._data.strides, self.shape, strict=True)):
             raise RuntimeError(
                 f"{what}: this tensor of shape {self.shape} is an expanded view; write to a .clone() of it"
             )

@@ -162,12 +162,6 @@ def test_a_command_line_without_sense(run_train, tmp_path, arguments, message):
     assert os.listdir(tmp_path) == []
 
 
-def test_tied_embeddings_of_different_vocabularies(run_train, tmp_path):
-    status, _, err = run_train("addition", "--tie-embeddings")
-    assert status == 2 and "tie_embeddings" in one_line(err)
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     "text, message",
     [

@@ -12,21 +12,17 @@ BATCH = 250
 """Sources that are decoded at once: enough to spread Python's share of a step, few enough to stay in the caches."""
 
 
-def answers(model: Transformer, task: Task, sources: Sequence[str], beam: int = 1, device: str = "cpu") -> list[str]:
-    """The model's answer to each source, by greedy decoding or with `beam` beams. Leaves the model in its mode."""
+def answers(model: Transformer, task: Task, sources: Sequence[str], beam: int = 1) -> list[str]:
+    """The model's answer to each source, by greedy decoding or with `beam` beams."""
     longest = task.max_target_length + 1  # with EOS
-    mode = model.training
-    model.eval()
     texts: list[str] = []
-    with mg.no_grad():
-        for start in range(0, len(sources), BATCH):
-            source = mg.Tensor(task.encode_sources(sources[start : start + BATCH]), device=device)  # (B, N_s)
-            if beam == 1:
-                ids = greedy_decode(model, source, BOS, EOS, longest)
-            else:
-                ids = beam_decode(model, source, BOS, EOS, longest, beam_size=beam)
-            texts += [task.target_vocabulary.decode(row) for row in ids.tolist()]
-    model.train(mode)
+    for start in range(0, len(sources), BATCH):
+        source = task.encode_sources(sources[start : start + BATCH])  # (B, N_s)
+        if beam == 1:
+            ids = greedy_decode(model, source, BOS, EOS, longest)  # (B, N <= longest)
+        else:
+            ids = beam_decode(model, source, BOS, EOS, longest, beam_size=beam)
+        texts += [task.target_vocabulary.decode(row) for row in ids.tolist()]
     return texts
 
 
@@ -45,9 +41,7 @@ def exact_match_by_group(examples: Sequence[Example], given: Sequence[str]) -> d
     return dict(sorted(counts.items()))
 
 
-def cross_attention(
-    model: Transformer, task: Task, source: str, answer: str, device: str = "cpu"
-) -> dict[str, np.ndarray]:
+def cross_attention(model: Transformer, task: Task, source: str, answer: str) -> dict[str, np.ndarray]:
     """Where each output looks in the source: weights (H, N_q, N_k) by module path.
 
     Row i is the attention with which symbol i of the answer was chosen; then comes a row for its EOS, unless the answer
@@ -58,6 +52,6 @@ def cross_attention(
     mode = model.training
     model.eval()
     with mg.no_grad():
-        _, weights = model(mg.Tensor(source_ids, device=device), mg.Tensor(read, device=device), need_weights=True)
+        _, weights = model(source_ids, read, need_weights=True)
     model.train(mode)
     return {path: w.numpy()[0] for path, w in weights.items() if path.endswith(".multihead_attn")}

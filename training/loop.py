@@ -7,6 +7,7 @@ Random numbers depend on (seed, step) alone: parameters on (seed, 0), the exampl
 import dataclasses
 import math
 import signal
+import textwrap
 import time
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -71,10 +72,10 @@ class Trainer:
         mg.manual_seed(settings.seed, step)
         rng = np.random.default_rng((settings.seed, step))
         source, target = self.task.batch([self.task.sample(rng) for _ in range(settings.batch_size)])
-        logits = self.model(self._ids(source), self._ids(target[:, :-1]))  # (B, N_t - 1, V)
+        logits = self.model(source, target[:, :-1])  # (B, N_t - 1, V)
         loss = F.cross_entropy(
             logits.reshape(-1, logits.shape[-1]),
-            self._ids(target[:, 1:].reshape(-1)),
+            mg.Tensor(target[:, 1:].reshape(-1), device=settings.device),
             ignore_index=PAD,
             label_smoothing=settings.label_smoothing,
         )
@@ -92,7 +93,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Measure exact match on held-out examples, and add a line to the history."""
-        given = answers(self.model, self.task, [e.source for e in self.eval_examples], device=self.settings.device)
+        given = answers(self.model, self.task, [e.source for e in self.eval_examples])
         line = {
             "step": self.step,
             "seconds": round(self.seconds, 2),
@@ -144,15 +145,14 @@ class Trainer:
                 trainer.schedule.load_state_dict(tree["schedule"])
             trainer.step, trainer.seconds = tree["step"], tree["seconds"]
             trainer.history, trainer.losses = tree["history"], tree["losses"]
-        except (LookupError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
+        except mg.DeviceError:
+            raise
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            reason = textwrap.shorten(str(error), 200)
             raise CheckpointError(
                 f"{path} doesn't fit this program ({reason}); use the program that wrote it, or train anew"
             ) from error
         return trainer
-
-    def _ids(self, ids: np.ndarray) -> mg.Tensor:
-        return mg.Tensor(ids, device=self.settings.device)
 
     def _symbols(self) -> list[str]:
         return [self.task.source_vocabulary.symbols, self.task.target_vocabulary.symbols]
@@ -279,5 +279,5 @@ def _build_schedule(optimizer: SGD | Adam | AdamW, settings: Settings) -> Cosine
     if settings.schedule == "cosine":
         return CosineSchedule(optimizer, settings.steps, warmup_steps=settings.warmup)
     # The paper's rate at its highest, the last step of the warm-up, is factor / sqrt(d_model * warmup): make that --lr.
-    factor = settings.lr * math.sqrt(settings.d_model * settings.warmup)
+    factor = settings.lr * math.sqrt(settings.d_model * max(settings.warmup, 1))
     return WarmupSchedule(optimizer, settings.d_model, settings.warmup, factor=factor)

@@ -14,7 +14,7 @@ def print_report(trainer: Trainer, run: Run) -> None:
     """Evaluate the test examples, print what came out, and draw pictures if matplotlib is there. Raises OSError."""
     task, settings = trainer.task, trainer.settings
     examples = trainer.test_examples
-    given = answers(trainer.model, task, [e.source for e in examples], settings.beam, settings.device)
+    given = answers(trainer.model, task, [e.source for e in examples], settings.beam)
     decoding = "greedy decoding" if settings.beam == 1 else f"{settings.beam} beams"
     right = text.share(count_right(examples, given), len(examples))
     print(f"\n{right} of {len(examples)} unseen examples answered in every character right ({decoding})")
@@ -27,7 +27,7 @@ def print_report(trainer: Trainer, run: Run) -> None:
 
     shown = next((i for i, example in enumerate(examples) if len(example.source) <= WIDEST_MAP), 0)
     source, answer = examples[shown].source, given[shown]
-    weights = cross_attention(trainer.model, task, source, answer, settings.device)
+    weights = cross_attention(trainer.model, task, source, answer)
     print("\n" + text.attention_map(weights, source, answer))
 
     try:

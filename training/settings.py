@@ -53,11 +53,11 @@ class Settings:
     dropout: float = _setting(0.0, BELOW_1, "probability of dropping a number")
     activation: str = _setting("relu", one_of("relu", "gelu"), "of the feed-forward layers")
     norm_first: bool = _setting(False, ANY, "layer norm before each sub-layer instead of after it")
-    tie_embeddings: bool = _setting(False, ANY, "one matrix for both embeddings and the output layer")
+    tie_embeddings: bool = _setting(False, ANY, "one matrix for the embeddings and the output layer, where sizes allow")
     positions: str = _setting("sinusoidal", one_of("sinusoidal", "learned"), "how positions are told")
 
     batch_size: int = _setting(64, COUNT, "examples in a step")
-    steps: int = _setting(3000, COUNT, "steps in all")
+    steps: int = _setting(800, COUNT, "steps in all")
     optimizer: str = _setting("adam", one_of("adam", "adamw", "sgd"), "how parameters are moved")
     lr: float = _setting(2e-3, ABOVE_0, "learning rate, at its highest")
     schedule: str = _setting(
@@ -68,7 +68,7 @@ class Settings:
     label_smoothing: float = _setting(0.0, BELOW_1, "share of the target spread over all symbols")
     clip: float = _setting(1.0, FROM_0, "longest gradient (norm over all parameters); 0 for no limit")
 
-    eval_every: int = _setting(250, COUNT, "steps between evaluations, each of which saves a checkpoint")
+    eval_every: int = _setting(200, COUNT, "steps between evaluations, each of which saves a checkpoint")
     eval_size: int = _setting(200, COUNT, "held-out examples in an evaluation while training")
     test_size: int = _setting(1000, COUNT, "further held-out examples, for the report at the end")
     beam: int = _setting(1, COUNT, "beams for the report and the answers; 1 is greedy decoding")
@@ -83,12 +83,11 @@ class Settings:
                 raise SettingsError(f"{flag(setting.name)} must be {allowed.words}, not {value}")
         if self.d_model % self.heads:
             raise SettingsError(f"--d-model must be a multiple of --heads, but {self.d_model} is none of {self.heads}")
-        if self.schedule == "warmup" and self.warmup == 0:
-            raise SettingsError("--schedule warmup needs a --warmup of 1 or more")
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "dates": {"steps": 4000},
+    "addition": {"steps": 6000},
+    "dates": {"steps": 1500},
 }
 
 

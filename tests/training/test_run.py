@@ -75,7 +75,7 @@ def test_one_process_trains_in_a_run():
         start_run("copy", None, {}, TREE) as first,
         pytest.raises(CheckpointError, match="runs/copy-1 is being trained by another process"),
     ):
-            Run(first.folder)
+        Run(first.folder)
     with Run(first.folder) as second:
         assert second.load()["step"] == 0
 

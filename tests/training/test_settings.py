@@ -39,11 +39,6 @@ def test_heads_divide_the_width():
         Settings(d_model=30, heads=4)
 
 
-def test_the_papers_schedule_needs_a_warm_up():
-    with pytest.raises(SettingsError, match=r"^--schedule warmup needs a --warmup of 1 or more$"):
-        Settings(schedule="warmup", warmup=0)
-
-
 def test_every_default_is_in_its_range():
     for task in TASKS:
         settings_for(task, {})
