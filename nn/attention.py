@@ -97,7 +97,7 @@ class MultiHeadAttention(Module):
             mask: as `attn_mask` of `F.scaled_dot_product_attention`: True = may be attended to; broadcasts to
                 (B, H, N_q, N_k).
             is_causal: query i attends to keys up to i only.
-            need_weights: also return the weights of each head, as they are before dropout.
+            need_weights: also return the weights of each head, before dropout (PyTorch's, in training, are after it).
 
         Returns (B, N_q, D), or this and the weights (B, H, N_q, N_k). Raises ValueError that names shapes which do not
         fit.

@@ -15,8 +15,7 @@ import numpy as np
 from minigrad import op, ops
 from minigrad.backend import array_module, device_of, is_floating, next_generator, to_device
 from minigrad.ops import gelu, relu
-from minigrad.tensor import Tensor
-from nn.masks import read_masks
+from nn.masks import array_of, read_masks
 from nn.rooms import attention_room, attention_weights, chosen_room
 
 __all__ = [
@@ -135,10 +134,14 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     """In training, each element is 0 with probability p, else x / (1 - p); otherwise x itself.
 
     Srivastava et al. 2014, "Dropout". What is dropped comes from this thread's random stream: see `mg.manual_seed`.
-    Raises ValueError for p outside 0 ... 1.
+    Raises ValueError for p outside 0 ... 1, TypeError for x that is not floating.
     """
     _check_probability("dropout: p", p)
-    return ops.multiply(x, _kept(x, x.shape, x.dtype, p)) if training and p > 0 else x
+    if not training or p == 0:
+        return x
+    if not is_floating(x.dtype):
+        raise TypeError(f"dropout: x must be floating, got {x.dtype}; write .float()")
+    return ops.multiply(x, _kept(x, x.shape, x.dtype, p))
 
 
 def _check_probability(name: str, p: float) -> None:
@@ -150,7 +153,7 @@ def _kept(x: Any, shape: tuple[int, ...], dtype: np.dtype, p: float) -> Any:
     """0 with probability p, else 1 / (1 - p): an array of this shape and dtype, on x's device."""
     kept = (next_generator().random(shape, np.float32) >= p).astype(dtype)
     kept *= 1.0 / (1.0 - p) if p < 1 else 0.0
-    return to_device(kept, device_of(_data(x)))
+    return to_device(kept, device_of(array_of(x)))
 
 
 # ---- embedding -------------------------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ def embedding(ids: Any, weight: Any, padding_idx: int | None = None) -> Any:
     if padding_idx is not None and not -count <= padding_idx < count:
         raise ValueError(f"embedding: padding_idx {padding_idx} is out of range for a weight of {count} rows")
     ids = _integers("embedding: ids", ids)
-    data = _data(ids)
+    data = array_of(ids)
     if data.size and not 0 <= data.min() <= data.max() < count:
         wrong = data.min() if data.min() < 0 else data.max()
         raise IndexError(f"embedding: id {wrong} is out of range for a weight of {count} rows (0 to {count - 1})")
@@ -245,7 +248,7 @@ def cross_entropy(
             "are (N, C), (C,) or (N, C, d1, ...), target has that shape without C"
         )
     classes = logits.shape[axis]
-    data = _data(target)
+    data = array_of(target)
     ignored = data == ignore_index
     wrong = ~ignored & ((data < 0) | (data >= classes))
     if wrong.any():
@@ -443,7 +446,3 @@ def _integers(name: str, values: Any) -> Any:
     if values.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, got {values.dtype}")
     return values
-
-
-def _data(x: Any) -> Any:
-    return x.data if isinstance(x, Tensor) else x

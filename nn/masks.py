@@ -20,7 +20,7 @@ def padding_mask(ids: Any, pad_id: int) -> Tensor:
     """
     if ids.ndim != 2:
         raise ValueError(f"padding_mask: ids must have the shape (B, N), got {ids.shape}")
-    return Tensor(_data(ids)[:, None, None, :] != pad_id)
+    return Tensor(array_of(ids)[:, None, None, :] != pad_id)
 
 
 def causal_mask(N_q: int, N_k: int, offset: int = 0) -> Tensor:
@@ -51,16 +51,16 @@ def read_masks(
         if attn_mask.ndim < 2:
             attn_mask = ops.reshape(attn_mask, (1, -1))
         if attn_mask.dtype == np.bool_:
-            conditions.append(_data(attn_mask))
+            conditions.append(array_of(attn_mask))
         else:
             bias = attn_mask
     if key_lengths is not None:
         _check_lengths(key_lengths, shape)
         _check_device("key_lengths", key_lengths, query)
-        lengths = _data(key_lengths).reshape(-1, *[1] * (len(shape) - 1))  # (B, 1, 1, 1)
+        lengths = array_of(key_lengths).reshape(-1, *[1] * (len(shape) - 1))  # (B, 1, 1, 1)
         conditions.append(array_module(lengths).arange(shape[-1]) < lengths)
     if is_causal:
-        conditions.append(_not_after(array_module(_data(query)), shape[-2], shape[-1], causal_offset))
+        conditions.append(_not_after(array_module(array_of(query)), shape[-2], shape[-1], causal_offset))
     elif causal_offset != 0:
         raise ValueError(f"attention: causal_offset={causal_offset} only has a meaning together with is_causal=True")
     visible = None
@@ -100,7 +100,7 @@ def _check_lengths(lengths: Any, shape: tuple[int, ...]) -> None:
     if len(shape) < 3 or lengths.shape != shape[:1]:
         batch = f"({shape[0]},)" if len(shape) > 2 else "(B,), for queries with a batch axis"
         raise ValueError(f"attention: key_lengths must have the shape {batch}, got {lengths.shape}")
-    data = _data(lengths)
+    data = array_of(lengths)
     if data.size and not 0 <= data.min() <= data.max() <= shape[-1]:
         raise ValueError(
             f"attention: key_lengths must be from 0 to {shape[-1]} (the keys), got {data.min()} to {data.max()}"
@@ -108,10 +108,11 @@ def _check_lengths(lengths: Any, shape: tuple[int, ...]) -> None:
 
 
 def _check_device(name: str, mask: Any, query: Any) -> None:
-    own, others = device_of(_data(mask)), device_of(_data(query))
+    own, others = device_of(array_of(mask)), device_of(array_of(query))
     if own != others:
         raise DeviceError(f"attention: {name} is on {own}, the queries are on {others}; move it with .to({others!r})")
 
 
-def _data(x: Any) -> Any:
+def array_of(x: Any) -> Any:
+    """The array of a Tensor; an array itself."""
     return x.data if isinstance(x, Tensor) else x

@@ -339,6 +339,11 @@ def test_float16_is_computed_in_float32(room):
     assert all(x.grad.dtype == np.float16 and np.isfinite(x.grad.numpy()).all() for x in (q, k, v))
 
 
+def test_float16_is_no_bound_on_the_number_of_keys(room):
+    k, v = mg.zeros(70000, 1, dtype=np.float16), mg.ones(70000, 1, dtype=np.float16)  # float16 ends at 65504
+    assert F.scaled_dot_product_attention(k[:1], k, v).tolist() == [[1]]
+
+
 def test_masks_do_not_change_the_dtype(room):
     q, k, v = draw((2, 4), (3, 4), (3, 4), dtype="float32")
     for mask in (np.zeros((2, 3)), np.zeros((2, 3), np.float16), np.ones((2, 3), bool)):

@@ -180,6 +180,11 @@ def test_dropout_refuses_what_is_no_probability(p, training):
         F.dropout(mg.ones(3), p, training)
 
 
+def test_dropout_refuses_integers():
+    with pytest.raises(TypeError, match=r"dropout: x must be floating, got int64; write \.float\(\)"):
+        F.dropout(mg.Tensor([1, 2]))
+
+
 # ---- embedding -------------------------------------------------------------------------------------------------------
 
 
