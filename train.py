@@ -12,8 +12,8 @@ that makes no sense, 130 after Ctrl-C, else 1.
 
 import os
 
-# BLAS reads this when NumPy is first imported. On one thread the products of a small model are no slower, other programs on
-# the machine can't make them many times slower, and their bits don't depend on the number of cores.
+# BLAS reads this when NumPy is first imported. On one thread the products of a small model are no slower, other
+# programs on the machine can't make them many times slower, and their bits don't depend on the number of cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
@@ -45,7 +45,8 @@ TASK_OPTIONS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; returns the exit status."""
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # for terminals without block characters
+    # For terminals without block characters, and for readers of a pipe: they see each line when it is written.
+    sys.stdout.reconfigure(errors="replace", line_buffering=True)  # type: ignore[union-attr]
     try:
         return run(arguments)
     except SettingsError as error:
@@ -121,7 +122,7 @@ def go_on(trainer: Trainer, run: Run) -> int:
     settings = trainer.settings
     parameters = sum(math.prod(parameter.shape) for parameter in trainer.parameters)
     print(f"{trainer.task.name}: {trainer.task.description}; {parameters:,} parameters on {settings.device}")
-    print(f"{run.folder}: from step {trainer.step} to {settings.steps}; Ctrl-C saves and stops", flush=True)
+    print(f"{run.folder}: from step {trainer.step} to {settings.steps}; Ctrl-C saves and stops")
     if not train(trainer, run):
         return fail(130, f"stopped and saved at step {trainer.step}; go on by: python train.py --resume {run.folder}")
     print_report(trainer, run)

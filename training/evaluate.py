@@ -1,5 +1,6 @@
 """What a trained model answers, how often it is right, and where it looks while it answers. Prints nothing."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,13 +33,14 @@ def count_right(examples: Sequence[Example], given: Sequence[str]) -> int:
 
 
 def exact_match_by_group(examples: Sequence[Example], given: Sequence[str]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(right, all) for each group that examples name, such as ("language", "de"), kinds together, values in order."""
+    """(right, all) for each group that examples name, such as ("language", "de"): kinds with few values first."""
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     for example, answer in zip(examples, given, strict=True):
         for group in example.groups.items():
             right, total = counts.get(group, (0, 0))
             counts[group] = (right + (example.target == answer), total + 1)
-    return dict(sorted(counts.items()))
+    sizes = Counter(kind for kind, _ in counts)
+    return {group: counts[group] for group in sorted(counts, key=lambda group: (sizes[group[0]], group))}
 
 
 def cross_attention(model: Transformer, task: Task, source: str, answer: str) -> dict[str, np.ndarray]:

@@ -16,8 +16,8 @@ def print_report(trainer: Trainer, run: Run) -> None:
     examples = trainer.test_examples
     given = answers(trainer.model, task, [e.source for e in examples], settings.beam)
     decoding = "greedy decoding" if settings.beam == 1 else f"{settings.beam} beams"
-    right = text.share(count_right(examples, given), len(examples))
-    print(f"\n{right} of {len(examples)} unseen examples answered in every character right ({decoding})")
+    share = text.share(count_right(examples, given), len(examples)).strip()
+    print(f"\nexact match on {len(examples)} unseen examples: {share} ({decoding})")
     groups = exact_match_by_group(examples, given)
     if groups:
         print(text.group_table(groups))

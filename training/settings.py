@@ -57,7 +57,7 @@ class Settings:
     positions: str = _setting("sinusoidal", one_of("sinusoidal", "learned"), "how positions are told")
 
     batch_size: int = _setting(64, COUNT, "examples in a step")
-    steps: int = _setting(800, COUNT, "steps in all")
+    steps: int = _setting(600, COUNT, "steps in all")
     optimizer: str = _setting("adam", one_of("adam", "adamw", "sgd"), "how parameters are moved")
     lr: float = _setting(2e-3, ABOVE_0, "learning rate, at its highest")
     schedule: str = _setting(
@@ -88,6 +88,7 @@ class Settings:
 DEFAULTS: dict[str, dict[str, Any]] = {
     "addition": {"steps": 6000},
     "dates": {"steps": 1500},
+    "sort": {"steps": 800},
 }
 
 

@@ -1,4 +1,4 @@
-"""Kill -9 at random moments of a training, saving included: --resume goes on, to the bits of an undisturbed run.
+"""Stopped at random moments, by kill -9 and while it saves too, a training goes on by --resume to the same bits.
 
 MINIGRAD_KILLS=20 asks for more kills than the few of every day.
 """
@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ LONGEST_WAIT = 60.0
 
 FLAGS = shlex.split(
     "reverse --alphabet abcd --min-length 3 --max-length 5 --d-model 16 --heads 2 --layers 1 --d-ff 32 --dropout 0.1"
-    f" --batch-size 4 --steps {60 * KILLS} --eval-every 3 --eval-size 4 --test-size 4"
+    f" --batch-size 4 --steps {80 * KILLS} --eval-every 2 --eval-size 4 --test-size 4"
 )
 
 
@@ -60,7 +61,7 @@ def lines_of(folder):
 def final_state(folder):
     """All of the last checkpoint but the clock."""
     tree = checkpoint.load(folder / "checkpoint.npz")
-    assert tree["step"] == 60 * KILLS
+    assert tree["step"] == 80 * KILLS
     assert [json.loads(line) for line in lines_of(folder)] == tree["history"]
     for line in tree["history"]:
         del line["seconds"]
@@ -91,21 +92,21 @@ def undisturbed(tmp_path_factory):
 def test_killed_at_random_moments(undisturbed, tmp_path):
     rng = random.Random(0)
     folder = tmp_path / "run"
-    during_a_save = 0
-    for number in range(KILLS):
+    saving = temporary_name(folder / "checkpoint.npz")
+    kills = kills_during_a_save = 0
+    while kills < KILLS or kills_during_a_save == 0:
         process = start("--resume", folder) if folder.exists() else start(*FLAGS, "--out", folder)
-        before = len(lines_of(folder))
-        wait_until(lambda before=before: len(lines_of(folder)) > before, process)  # it has begun, and got on
-        time.sleep(rng.uniform(0, 0.1))
-        saving = temporary_name(folder / "checkpoint.npz")
-        if number % 2:  # every other one while it writes a checkpoint
+        enough = len(lines_of(folder)) + rng.randint(1, 5)
+        wait_until(lambda enough=enough: len(lines_of(folder)) >= enough, process)  # it gets on a little
+        time.sleep(rng.uniform(0, 0.02))
+        if kills % 2:  # every other one while it writes a checkpoint
             wait_until(saving.exists, process)
         assert process.poll() is None, process.communicate()[1]
         kill(process)
-        during_a_save += saving.exists()
+        kills += 1
+        kills_during_a_save += saving.exists()
     finish(start("--resume", folder))
     assert_same_bits(final_state(folder), undisturbed)
-    assert during_a_save > 0
     assert not list(folder.glob(".*"))
 
 
@@ -120,4 +121,20 @@ def test_killed_while_it_starts(undisturbed, tmp_path):
         finish(start("--resume", folder))
     else:
         finish(start(*FLAGS, "--out", folder))
+    assert_same_bits(final_state(folder), undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop(undisturbed, tmp_path, number):
+    """Ctrl-C and SIGTERM: the step at hand is finished and saved, and the last line says how to go on."""
+    folder = tmp_path / "run"
+    process = start(*FLAGS, "--out", folder)
+    wait_until(lambda: lines_of(folder), process)
+    process.send_signal(number)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    step = checkpoint.load(folder / "checkpoint.npz")["step"]
+    assert err == f"train.py: stopped and saved at step {step}; go on by: python train.py --resume {folder}\n"
+    finish(start("--resume", folder))
     assert_same_bits(final_state(folder), undisturbed)

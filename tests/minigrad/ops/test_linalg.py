@@ -1,0 +1,87 @@
+"""Matrix products: against finite differences, NumPy and PyTorch for each mix of vectors, matrices and batches."""
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from minigrad import Tensor, ops
+from tests.minigrad.ops.factory import Case, make_tests
+from tests.support import leaf
+
+PRODUCTS = [
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((3,), (3, 4)),
+    ((2, 3), (3, 4)),
+    ((5, 2, 3), (3,)),
+    ((3,), (5, 3, 4)),
+    ((5, 2, 3), (3, 4)),
+    ((2, 3), (5, 3, 4)),
+    ((5, 2, 3), (5, 3, 4)),
+    ((1, 2, 3), (5, 3, 4)),
+    ((5, 1, 2, 3), (7, 3, 4)),
+    ((0, 3), (3, 4)),
+    ((2, 0), (0, 4)),
+    ((0,), (0,)),
+    ((5, 0, 3), (3, 4)),
+    ((0, 2, 3), (3,)),
+    ((3,), (0, 3, 4)),
+]
+
+
+@st.composite
+def batched(draw):
+    """Shapes of two batches of matrices, of which the batch axes broadcast and any length may be 0 or 1."""
+    n, k, m = (draw(st.integers(0, 3)) for _ in "nkm")
+    batch = draw(st.lists(st.integers(0, 3), max_size=2))
+    left, right = (tuple(draw(st.sampled_from([1, b])) for b in batch) for _ in range(2))
+    return (*left[draw(st.integers(0, len(left))) :], n, k), (*right[draw(st.integers(0, len(right))) :], k, m)
+
+
+def linear_of_numpy(n, x, weight, bias=0.0):
+    return x @ weight.T + bias
+
+
+CASES = [
+    Case("matmul", lambda lib, x, y: lib.matmul(x, y), batched(), PRODUCTS),
+    Case(
+        "linear", lambda lib, x, w, b: ops.linear(x, w, b),
+        st.sampled_from([(rows, (4, 3), (4,)) for rows in ((2, 3), (3,), (5, 2, 3), (0, 3))]),
+        numpy=linear_of_numpy, torch=lambda t, x, w, b: t.nn.functional.linear(x, w, b),
+    ),
+    Case(
+        "linear", lambda lib, x, w: ops.linear(x, w, None), st.just(((2, 5, 3), (4, 3))),
+        numpy=linear_of_numpy, torch=lambda t, x, w: t.nn.functional.linear(x, w),
+    ),
+]  # fmt: skip
+
+test_gradients, test_against_numpy, test_against_pytorch, test_device = make_tests(CASES)
+
+
+@pytest.mark.parametrize(("left", "right"), PRODUCTS)
+def test_matmul_gradients_have_their_operands_shapes(left, right):
+    x, y = leaf(np.ones(left)), leaf(np.ones(right))
+    (x @ y).sum().backward()
+    assert (x.grad.shape, y.grad.shape) == (left, right)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [((2, 3), (4, 3)), ((3,), (4,)), ((5, 2, 3), (2, 4)), ((), (3,)), ((3,), ())]
+)
+def test_matmul_of_shapes_that_do_not_fit(left, right):
+    with pytest.raises(ValueError) as error:
+        Tensor(np.ones(left)) @ Tensor(np.ones(right))
+    assert f"matmul: shapes {left} and {right} do not fit" in str(error.value)
+
+
+@pytest.mark.parametrize(("x", "weight"), [((2, 3), (3, 4)), ((), (4, 3)), ((2, 3), (3,))])
+def test_linear_of_shapes_that_do_not_fit(x, weight):
+    with pytest.raises(ValueError) as error:
+        ops.linear(Tensor(np.ones(x)), Tensor(np.ones(weight)), None)
+    assert f"linear: x of shape {x} and weight of shape {weight} do not fit" in str(error.value)
+
+
+def test_transposes_of_more_than_two_axes():
+    x = Tensor(np.zeros((2, 3, 4)))
+    assert x.T.shape == (4, 3, 2)  # NumPy's: all axes reversed
+    assert x.mT.shape == (2, 4, 3)  # each matrix of the batch

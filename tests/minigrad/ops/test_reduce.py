@@ -1,0 +1,164 @@
+"""Sums, means and extremes: against finite differences, NumPy and PyTorch; then axes, ties and empty arrays."""
+
+import math
+
+import numpy as np
+import pytest
+
+from minigrad import Tensor, ops
+from tests.minigrad.ops.factory import ANY_ONE, ONE, Case, booleans, make_tests, with_axes
+from tests.support import assert_close, leaf
+
+
+def of_all(name, **more):
+    """A case that reduces all axes, with no axis named."""
+    return Case(name, lambda lib, x: getattr(lib, name)(x), ONE, ANY_ONE, **more)
+
+
+def along(name, axis, keepdims=False, shapes=with_axes(2, min_side=1), **more):  # noqa: B008
+    """A case that reduces some axes; of elements that are there, unless other shapes are given."""
+    return Case(name, lambda lib, x: getattr(lib, name)(x, axis=axis, keepdims=keepdims), shapes, **more)
+
+
+def var(correction, **axes):
+    return Case(
+        "var", lambda lib, x: lib.var(x, correction=correction, **axes), with_axes(2, min_side=2),
+        torch=lambda t, x: t.var(x, axes.get("axis"), correction=correction, keepdim=axes.get("keepdims", False)),
+    )  # fmt: skip
+
+
+def amax(axis, keepdims=False):
+    return along("max", axis, keepdims, torch=lambda t, x: t.amax(x, () if axis is None else axis, keepdims))
+
+
+def amin(axis, keepdims=False):
+    return along("min", axis, keepdims, torch=lambda t, x: t.amin(x, () if axis is None else axis, keepdims))
+
+
+CASES = [
+    of_all("sum"),
+    along("sum", (0, -1), shapes=with_axes(2)),
+    along("sum", -1, keepdims=True, shapes=with_axes(1)),
+    Case("sum", lambda lib, x: lib.sum(x, axis=0), with_axes(1), values=booleans, differentiable=False),
+    along("mean", None, shapes=with_axes(0, min_side=1)),
+    along("mean", (0, -1)),
+    along("mean", -2, keepdims=True),
+    var(0),
+    var(0, axis=-1, keepdims=True),
+    var(1, axis=(0, -1)),
+    amax(None),
+    amax((0, -1)),
+    amax(-1, keepdims=True),
+    amin(None),
+    amin((0, -1)),
+    amin(-1, keepdims=True),
+    along("argmax", None, differentiable=False),
+    along("argmax", -1, keepdims=True, differentiable=False),
+    along("argmin", None, differentiable=False),
+    along("argmin", 0, differentiable=False),
+    of_all("any", values=booleans, differentiable=False),
+    along("any", -1, values=booleans, shapes=with_axes(1), differentiable=False),
+    of_all("all", values=booleans, differentiable=False),
+    along("all", (0, 1), keepdims=True, values=booleans, shapes=with_axes(2), differentiable=False),
+]  # fmt: skip
+
+test_gradients, test_against_numpy, test_against_pytorch, test_device = make_tests(CASES)
+
+
+# ---- axes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), (-1, 0), (1, -3, 2), ()])
+@pytest.mark.parametrize("name", ["sum", "mean", "var", "max", "min"])
+def test_reduction_over_any_axes(name, axis, keepdims):
+    """NumPy's meaning; no axes at all, `()`, reduces nothing (PyTorch reduces all)."""
+    values = np.random.default_rng(0).standard_normal((2, 3, 4))
+    x = leaf(values)
+    y = getattr(ops, name)(x, axis=axis, keepdims=keepdims)
+    assert_close(y, getattr(np, name)(values, axis=axis, keepdims=keepdims), 1e-13)
+    y.sum().backward()
+    assert x.grad.shape == (2, 3, 4)
+
+
+def test_gradients_of_sum_and_mean_over_several_axes():
+    x = leaf(np.ones((2, 3, 4)))
+    x.sum(dim=(0, -1)).sum().backward()
+    assert_close(x.grad, np.ones((2, 3, 4)), 0)
+    x.grad = None
+    x.mean(dim=(0, 2)).sum().backward()
+    assert_close(x.grad, np.full((2, 3, 4), 0.125), 0)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "any", "all"])
+@pytest.mark.parametrize(
+    ("axis", "error"), [((1, 1), ValueError), ((0, -3), ValueError), (3, IndexError), (-4, IndexError)]
+)
+def test_axis_given_twice_or_not_there_is_an_error(name, axis, error):
+    with pytest.raises(error, match="axis"):
+        getattr(ops, name)(Tensor(np.ones((2, 3, 4))), axis=axis)
+
+
+# ---- ties ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_tied_extremes_share_the_gradient(sign):
+    extreme = ops.max if sign == 1 else ops.min
+    x = leaf([1, 3, 3])
+    extreme(sign * x).backward()
+    assert_close(sign * x.grad, [0, 0.5, 0.5], 0)
+    rows = leaf([[0, 0, 0], [1, 3, 3]])
+    extreme(sign * rows, axis=1).backward([6.0, 6.0])
+    assert_close(sign * rows.grad, [[2, 2, 2], [0, 3, 3]], 1e-15)
+
+
+def test_max_along_a_dimension_gives_one_winner_all_of_the_gradient():
+    x = leaf([[1, 3, 3], [0, 0, 0]])
+    values, indices = x.max(dim=1)
+    values.backward([1.0, 1.0])
+    assert indices.numpy().tolist() == [1, 0]
+    assert_close(x.grad, [[0, 1, 0], [1, 0, 0]], 0)
+
+
+def test_away_from_the_maximum_on_ties():
+    x = leaf([2, 2, 1])
+    (x - x.amax(dim=0, keepdim=True)).sum().backward()
+    assert_close(x.grad, [1 - 1.5, 1 - 1.5, 1], 0)
+
+
+def test_a_nan_is_the_extreme_and_gets_its_gradient():
+    x = leaf([1, math.nan, 3])
+    y = x.amax()
+    y.backward()
+    assert np.isnan(y.item())
+    assert_close(x.grad, [0, 1, 0], 0)
+
+
+# ---- few elements, none, integers ------------------------------------------------------------------------------------
+
+
+def test_extremes_of_nothing_are_an_error_and_sums_are_zero():
+    empty = Tensor(np.ones((2, 0)))
+    for name in ("max", "min", "argmax", "argmin"):
+        with pytest.raises(ValueError, match=r"empty|zero-size"):
+            getattr(ops, name)(empty, axis=1)
+    assert_close(empty.sum(dim=1), [0, 0], 0)
+    assert np.isnan(empty.mean(dim=1).numpy()).all()
+    assert ops.max(Tensor(np.ones((0, 2))), axis=1).shape == (0,)
+
+
+def test_variance_with_too_few_elements_is_what_pytorch_says():
+    with np.errstate(invalid="ignore"):  # 0 / 0
+        assert np.isnan(Tensor([1.0]).var().item())
+        assert np.isnan(Tensor([]).var().item())
+    assert Tensor([1.0, 2.0]).var(correction=2).item() == math.inf
+    assert Tensor([1.0, 2.0]).var().item() == 0.5
+
+
+def test_integers_sum_to_integers_and_have_a_float32_mean():
+    x = Tensor([[1, 2], [3, 5]])
+    assert (x.sum().dtype, x.sum().item()) == (np.int64, 11)
+    assert (x.mean().dtype, x.mean().item()) == (np.float32, 2.75)
+    assert x.var(dim=0).dtype == np.float32
+    assert Tensor([True, True]).sum().item() == 2

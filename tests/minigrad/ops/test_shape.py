@@ -1,0 +1,94 @@
+"""Rearrangements: against finite differences, NumPy and PyTorch; then views and errors."""
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from minigrad import Tensor, ops
+from tests.minigrad.ops.factory import ANY_ONE, ONE, Case, make_tests, with_axes
+from tests.support import leaf
+
+
+def fixed(*shapes):
+    """Operands of these shapes."""
+    return st.just(shapes)
+
+
+def one_of(*shapes):
+    """One operand, of one of these shapes."""
+    return st.sampled_from([(shape,) for shape in shapes])
+
+
+CASES = [
+    Case("reshape", lambda lib, x: lib.reshape(x, (-1,)), ONE, ANY_ONE),
+    Case("reshape", lambda lib, x: lib.reshape(x, (3, 2, -1)), fixed((2, 3, 4))),
+    Case("reshape", lambda lib, x: lib.reshape(x, ()), fixed((1, 1))),
+    Case(
+        "transpose", lambda lib, x: lib.transpose(x), ONE, ANY_ONE,
+        torch=lambda t, x: x.permute(tuple(range(x.ndim))[::-1]),
+    ),
+    Case(
+        "transpose", lambda lib, x: lib.transpose(x, (1, -1, 0)), with_axes(3),
+        torch=lambda t, x: x.permute(1, -1, 0),
+    ),
+    Case("swapaxes", lambda lib, x: lib.swapaxes(x, -1, 0), with_axes(1)),
+    Case("expand_dims", lambda lib, x: lib.expand_dims(x, -1), ONE, ANY_ONE, torch=lambda t, x: x.unsqueeze(-1)),
+    Case("expand_dims", lambda lib, x: lib.expand_dims(x, (0, 2)), with_axes(1), torch=lambda t, x: x[None, :, None]),
+    Case("squeeze", lambda lib, x: lib.squeeze(x), ONE, ANY_ONE),
+    Case("squeeze", lambda lib, x: lib.squeeze(x, axis=(0, -1)), fixed((1, 3, 1))),
+    Case("broadcast_to", lambda lib, x: lib.broadcast_to(x, (4, 2, 3)), one_of((), (2, 1), (1, 1, 1))),
+    Case("broadcast_to", lambda lib, x: lib.broadcast_to(x, (2, 0)), one_of((), (1,), (2, 1), (2, 0))),
+    Case("concatenate", lambda lib, x, y, z: lib.concatenate([x, y, z]), fixed((1, 2), (3, 2), (0, 2))),
+    Case("concatenate", lambda lib, x, y: lib.concatenate([x, y, x], axis=-1), fixed((2, 1), (2, 3))),
+    Case("stack", lambda lib, x, y: lib.stack([x, y]), st.sampled_from([((), ()), ((2, 3), (2, 3)), ((0,), (0,))])),
+    Case(
+        "stack", lambda lib, x, y: lib.stack([x, y, x], axis=-1), fixed((2, 3), (2, 3)),
+        torch=lambda t, x, y: t.stack([x, y, x], -1),
+    ),
+    Case("split", lambda lib, x: lib.split(x, (1, 3)), fixed((4, 2)), torch=lambda t, x: t.tensor_split(x, (1, 3))),
+    Case(
+        "split", lambda lib, x: lib.split(x, (0, 2), axis=-1), fixed((2, 3)),
+        torch=lambda t, x: t.tensor_split(x, (0, 2), -1),
+    ),
+]  # fmt: skip
+
+test_gradients, test_against_numpy, test_against_pytorch, test_device = make_tests(CASES)
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (-1, -3, -2), (0, -1, 1)])
+def test_transpose_sends_gradients_back_by_the_opposite_order(axes):
+    x = leaf(np.zeros((2, 3, 4)))
+    weights = np.random.default_rng(0).standard_normal(np.transpose(x.data, axes).shape)
+    (ops.transpose(x, axes) * weights).sum().backward()
+    forth = np.transpose(np.arange(24).reshape(2, 3, 4), axes)
+    expected = np.zeros(24)
+    expected[forth.ravel()] = weights.ravel()
+    np.testing.assert_array_equal(x.grad.numpy(), expected.reshape(2, 3, 4))
+
+
+def test_rearrangements_are_views_and_gradients_are_not():
+    x = leaf(np.zeros((2, 3)))
+    for y in (x.reshape(3, 2), x.T, x.unsqueeze(0), x[0:1], x.expand(4, 2, 3), x.split(1)[1]):
+        assert np.may_share_memory(x.data, y.data)
+        y.sum().backward()
+        assert not np.may_share_memory(x.grad.data, x.data)
+        assert x.grad.data.flags.writeable
+        x.grad = None
+
+
+@pytest.mark.parametrize("join", [ops.concatenate, ops.stack])
+def test_joining_takes_a_list_and_not_an_empty_one(join):
+    with pytest.raises(TypeError, match=rf"{join.__name__} takes a list of tensors first, got Tensor"):
+        join(Tensor([1.0]))
+    with pytest.raises(TypeError, match=rf"{join.__name__} takes a list of tensors first, got nothing"):
+        join()
+    with pytest.raises(ValueError, match=rf"{join.__name__} needs at least one tensor, got an empty list"):
+        join([])
+
+
+def test_joining_takes_arrays_beside_tensors_and_promotes():
+    x = leaf([1.0, 2.0], np.float32)
+    y = ops.concatenate([np.array([1, 2]), x])
+    assert y.dtype == np.float32
+    y.backward([1.0, 2.0, 3.0, 4.0])
+    assert x.grad.tolist() == [3, 4]

@@ -1,0 +1,108 @@
+"""The functions beside Tensor's methods: making, joining and choosing; the public names."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import minigrad as mg
+from minigrad import Tensor, functions
+from tests.support import leaf
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (), (0,), (2, 0, 3)])
+def test_tensors_of_one_value(shape):
+    for make, value in ((mg.zeros, 0), (mg.ones, 1)):
+        for x in (make(*shape), make(shape), make(list(shape))):
+            assert (x.shape, x.dtype, x.requires_grad) == (shape, np.float32, False)
+            assert np.array_equal(x.numpy(), np.full(shape, value))
+    assert mg.full(shape, 2.5).dtype == np.float32
+    assert mg.full(shape, 2).dtype == np.int64
+    assert mg.full(shape, 2, dtype=np.float64).dtype == np.float64
+    assert np.array_equal(mg.full(shape, 2.5).numpy(), np.full(shape, 2.5))
+    assert mg.randn(*shape).shape == shape
+
+
+def test_options_of_making():
+    x = mg.zeros(2, dtype="float64", requires_grad=True)
+    assert (x.dtype, x.requires_grad, x.is_leaf) == (np.float64, True, True)
+    assert mg.randn(2, requires_grad=True).requires_grad
+    assert mg.randn(2, dtype=np.float64).dtype == np.float64
+    like = mg.ones_like(x)
+    assert (like.dtype, like.shape, like.requires_grad, like.tolist()) == (np.float64, (2,), False, [1, 1])
+    assert mg.zeros_like(Tensor([1, 2])).dtype == np.int64
+    with mg.no_grad():
+        x += 1  # a full tensor is no read-only view
+    assert x.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "dtype"),
+    [
+        ((3,), [0, 1, 2], np.int64),
+        ((0,), [], np.int64),
+        ((1, 4), [1, 2, 3], np.int64),
+        ((1, 6, 2), [1, 3, 5], np.int64),
+        ((3, 0, -1), [3, 2, 1], np.int64),
+        ((0.0, 1.0, 0.5), [0, 0.5], np.float32),
+        ((2.0,), [0, 1], np.float32),
+    ],
+)
+def test_arange(arguments, expected, dtype):
+    x = mg.arange(*arguments)
+    assert (x.tolist(), x.dtype) == (expected, dtype)
+    assert mg.arange(3, dtype=np.float32).dtype == np.float32
+
+
+def test_cat_and_stack():
+    x, y = leaf([[1.0, 2.0]]), leaf([[3.0, 4.0]])
+    assert mg.cat([x, y]).tolist() == [[1, 2], [3, 4]]
+    assert mg.cat((x, y), dim=1).tolist() == [[1, 2, 3, 4]]
+    assert mg.stack([x, y]).shape == (2, 1, 2)
+    assert mg.stack([x, y], dim=-1).tolist() == [[[1, 3], [2, 4]]]
+    mg.cat([x, y, x], 1).backward([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]])
+    assert (x.grad.tolist(), y.grad.tolist()) == ([[6, 8]], [[3, 4]])
+    for join in (mg.cat, mg.stack):
+        with pytest.raises(ValueError, match="needs at least one tensor, got an empty list"):
+            join([])
+    with pytest.raises(ValueError, match=r"concatenate: .*\(called with \(1, 2\) and \(1, 3\)\)"):
+        mg.cat([x, mg.zeros(1, 3)])
+
+
+def test_where_makes_a_tensor_of_whatever_it_is_given():
+    x = leaf([1.0, -2.0])
+    mg.where(x > 0, x, 0.1 * x).sum().backward()
+    assert x.grad.tolist() == [1, 0.1]
+    for condition in (np.array([True, False]), Tensor([True, False]), [True, False]):
+        y = mg.where(condition, 1.0, 0.0)
+        assert (type(y), y.dtype, y.tolist()) == (Tensor, np.float32, [1, 0])
+    assert mg.where(np.array([[True], [False]]), x, 0).shape == (2, 2)
+
+
+def test_the_functions_are_the_methods():
+    """`mg.exp(x)` is `x.exp()`: one thing under two names."""
+    shared = [
+        name for name in vars(functions) if hasattr(Tensor, name) and name != "where" and not name.startswith("_")
+    ]
+    assert {"exp", "sum", "matmul", "reshape", "split", "maximum", "softmax"} <= set(shared)
+    for name in shared:
+        assert getattr(functions, name) is inspect.getattr_static(Tensor, name), name
+        assert getattr(mg, name) is getattr(functions, name), name
+
+
+def test_every_function_is_public():
+    made_here = {name for name, f in vars(functions).items() if inspect.isfunction(f) and not name.startswith("_")}
+    assert made_here <= set(vars(mg))
+    assert mg.tensor is Tensor
+    for name in (
+        "no_grad",
+        "enable_grad",
+        "grad",
+        "op",
+        "namespace",
+        "gradcheck",
+        "manual_seed",
+        "cuda_available",
+        "DeviceError",
+    ):
+        assert hasattr(mg, name)

@@ -1,0 +1,371 @@
+"""Tensor: what it is made of, what it says about itself, 0-d tensors, NumPy on its left, copies and pickles."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+
+import minigrad as mg
+from minigrad import Tensor
+from tests.support import assert_close, leaf
+
+# ---- what it is made of ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype"),
+    [
+        (1.5, np.float32),
+        (2, np.int64),
+        (True, np.bool_),
+        ([1.0, 2], np.float32),
+        ([[1, 2], [3, 4]], np.int64),
+        ([], np.float32),
+        (np.ones(2), np.float64),
+        (np.ones(2, np.float16), np.float16),
+        (np.float64(2), np.float64),
+        (np.int32(2), np.int32),
+        ([np.float64(1), np.float64(2)], np.float32),
+        (range(3), np.int64),
+        (Tensor([1.0], dtype=np.float64), np.float64),
+        (np.ones(2, np.uint8), np.uint8),
+    ],
+)
+def test_python_numbers_have_default_dtypes_and_arrays_keep_theirs(data, dtype):
+    assert Tensor(data).dtype == dtype
+    assert Tensor(data, dtype="float64").dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ("abc", "a tensor holds floats, integers or booleans, not <U3"),
+        (1j, "not complex128"),
+        (None, "a tensor (holds|is made of)"),
+        ([Tensor(1.0), Tensor(2.0)], "join a list of tensors with mg.stack or mg.cat"),
+        ((Tensor([1.0]),), "mg.stack or mg.cat"),
+        (np.array(["a"]), "not <U1"),
+        (np.array([None]), "not object"),
+    ],
+)
+def test_what_a_tensor_is_not_made_of(data, text):
+    with pytest.raises(TypeError, match=text):
+        Tensor(data)
+
+
+def test_ragged_lists_are_an_error():
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        Tensor([[1, 2], [3]])
+
+
+def test_integers_and_booleans_refuse_gradients():
+    for data in (1, [1, 2], True, np.arange(3)):
+        with pytest.raises(
+            RuntimeError, match=r"only floating-point tensors can require gradients, this one is (int64|bool)"
+        ):
+            Tensor(data, requires_grad=True)
+    with pytest.raises(RuntimeError, match="only floating-point"):
+        mg.zeros(2, dtype=np.int64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="only floating-point"):
+        Tensor([1, 2]).requires_grad_()
+    assert Tensor([1, 2], requires_grad=True, dtype=np.float32).requires_grad
+
+
+def test_requires_grad_is_changed_on_leaves_only():
+    x = Tensor([1.0])
+    assert x.requires_grad_() is x
+    y = x * 2
+    with pytest.raises(RuntimeError, match=r"requires_grad can be changed on leaves only; use \.detach\(\)"):
+        y.requires_grad = False
+    y.requires_grad = True
+    x.requires_grad = False
+    assert not (x * 2).requires_grad
+
+
+def test_a_gradient_that_is_set_must_be_a_tensor_of_the_same_shape():
+    x = leaf([1.0, 2.0])
+    with pytest.raises(TypeError, match="grad must be a Tensor or None, got ndarray"):
+        x.grad = np.ones(2)
+    with pytest.raises(ValueError, match=r"grad of shape \(1,\) for a tensor of shape \(2,\); they must be equal"):
+        x.grad = Tensor([1.0])
+    x.grad = Tensor([1.0, 2.0])
+
+
+# ---- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_shape_and_size():
+    x = Tensor(np.zeros((2, 0, 3)))
+    assert (x.shape, x.ndim, x.dim(), x.numel(), len(x)) == ((2, 0, 3), 3, 3, 0, 2)
+    assert (x.size(), x.size(0), x.size(-1)) == ((2, 0, 3), 2, 3)
+    assert Tensor(1.0).numel() == 1
+    assert (Tensor(1.0).device, Tensor(1.0).is_leaf) == ("cpu", True)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (Tensor([1.0, 2.0]), "tensor([1., 2.])"),
+        (Tensor(3), "tensor(3)"),
+        (Tensor([True]), "tensor([ True])"),
+        (Tensor([1.0], requires_grad=True), "tensor([1.], requires_grad=True)"),
+        (Tensor([1.0], dtype=np.float64), "tensor([1.], dtype=float64)"),
+        (Tensor([1.0], requires_grad=True) * 2, "tensor([2.], made by multiply)"),
+    ],
+)
+def test_repr(tensor, text):
+    assert repr(tensor) == text
+
+
+def test_numbers_of_a_single_element():
+    x = Tensor([[2.5]])
+    assert (x.item(), float(x), int(x), bool(x)) == (2.5, 2.5, 2, True)
+    assert type(x.item()) is float
+    assert type(Tensor(3).item()) is int
+    assert type(Tensor(True).item()) is bool
+    assert not bool(Tensor(0.0))
+    for convert in (float, int, bool, Tensor.item):
+        with pytest.raises(ValueError, match=r"item\(\) needs a tensor with one element, this one has shape \(2,\)"):
+            convert(Tensor([1.0, 2.0]))
+
+
+def test_an_integer_tensor_is_an_index():
+    assert [10, 20, 30][Tensor(1)] == 20
+    assert list(range(Tensor(3))) == [0, 1, 2]
+    for tensor in (Tensor(1.0), Tensor([1, 2]), Tensor(True)):
+        with pytest.raises(TypeError, match="only a tensor with one integer can be an index"):
+            [10, 20][tensor]
+
+
+def test_tensors_are_hashed_by_identity_and_compared_by_element():
+    x, y = Tensor([1.0, 2.0]), Tensor([1.0, 3.0])
+    assert len({x, y, x}) == 2
+    assert (x == y).tolist() == [True, False]
+    assert (x != 1).tolist() == [False, True]
+    assert (x == None) is False  # noqa: E711
+    assert (x != "a") is True
+    with pytest.raises(TypeError, match="less takes tensors, arrays and numbers, got str"):
+        _ = x < "a"
+
+
+def test_iteration_and_membership_of_rows():
+    x = leaf([[1.0, 2.0], [3.0, 4.0]])
+    first, second = x
+    (first * second).sum().backward()
+    assert x.grad.tolist() == [[3, 4], [1, 2]]
+    assert [row.tolist() for row in x] == [[1, 2], [3, 4]]
+
+
+# ---- 0-d tensors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *[getattr(Tensor, name) for name in ("sum", "mean", "max", "amin", "var")],
+        lambda x: x @ x,
+        lambda x: x.sum() / 2,
+        lambda x: x.sum().T,
+        lambda x: x.sum().reshape(()),
+        lambda x: x[0],
+        lambda x: -x[0],
+        lambda x: 2 ** x[0],
+        lambda x: x[0].maximum(1.0),
+        lambda x: x[0].where(x[0] > 0, 0.0),
+        lambda x: x[0].softmax(0),
+        lambda x: x[0].to(np.float32),
+        *[lambda x, name=name: getattr(x[0], name)() for name in ("exp", "relu", "abs", "clone", "detach", "sum")],
+    ],
+)
+def test_a_0d_result_is_an_array_of_its_dtype_and_so_is_its_gradient(make):
+    x = leaf([1.0, 2.0], np.float32)
+    y = make(x)
+    assert type(y.data) is np.ndarray
+    assert (y.shape, y.dtype) == ((), np.float32)
+    if y.requires_grad:
+        y.backward()
+        assert type(x.grad.data) is np.ndarray
+        assert x.grad.dtype == np.float32
+
+
+def test_a_0d_parameter_is_trained_in_place():
+    p = Tensor(3.0, requires_grad=True)
+    (p * p).backward()
+    assert type(p.grad.data) is np.ndarray
+    assert (p.grad.shape, p.grad.item()) == ((), 6)
+    (p * 2).backward()
+    assert p.grad.item() == 8
+    with mg.no_grad():
+        p -= 0.5 * p.grad
+    assert (p.shape, p.dtype, p.item(), p.is_leaf) == ((), np.float32, -1, True)
+    p.data[...] = 4.0
+    assert p.item() == 4
+
+
+def test_a_0d_tensor_has_no_length_and_no_rows():
+    with pytest.raises(TypeError, match="len\\(\\) of a 0-d tensor"):
+        len(Tensor(1.0))
+    with pytest.raises(TypeError, match="iteration over a 0-d tensor"):
+        list(Tensor(1.0))
+    with pytest.raises(IndexError):
+        Tensor(1.0)[0]
+
+
+# ---- NumPy beside it -------------------------------------------------------------------------------------------------
+
+LEFTS = [
+    np.float64(2),
+    np.float32(2),
+    np.int64(2),
+    np.array(2.0),
+    np.array([2.0, 3.0]),
+    np.array([2, 3]),
+    np.bool_(True),
+    2,
+    2.0,
+]
+
+
+@pytest.mark.parametrize("left", LEFTS, ids=repr)
+@pytest.mark.parametrize(
+    ("operate", "slope"),
+    [
+        (lambda a, x: a + x, lambda a, x: 1 + 0 * x),
+        (lambda a, x: a - x, lambda a, x: -1 + 0 * x),
+        (lambda a, x: a * x, lambda a, x: a + 0 * x),
+        (lambda a, x: a / x, lambda a, x: -a / x**2),
+        (lambda a, x: a**x, lambda a, x: np.log(a) * a**x),
+    ],
+    ids=["+", "-", "*", "/", "**"],
+)
+def test_numpy_on_the_left_leaves_the_operation_to_the_tensor(left, operate, slope):
+    x = leaf([1.0, 2.0], np.float32)
+    y = operate(left, x)
+    assert type(y) is Tensor
+    values = np.asarray(left, np.float64)
+    assert_close(y, operate(values, x.data.astype(np.float64)), 1e-6)
+    y.sum().backward()
+    assert x.grad.dtype == np.float32
+    assert_close(x.grad, slope(values, x.data.astype(np.float64)), 1e-6)
+
+
+@pytest.mark.parametrize("left", LEFTS, ids=repr)
+def test_comparisons_with_numpy_on_the_left(left):
+    x = Tensor([1.0, 3.0])
+    for y, expected in (
+        (left < x, left < x.data), (left <= x, left <= x.data), (left > x, left > x.data), (left >= x, left >= x.data),
+        (left == x, left == x.data), (left != x, left != x.data),
+    ):  # fmt: skip
+        assert type(y) is Tensor
+        assert np.array_equal(y.numpy(), expected)
+
+
+def test_matmul_with_numpy_on_the_left():
+    x = leaf([1.0, 2.0])
+    y = np.array([[2.0, 3.0], [4.0, 5.0]]) @ x
+    assert type(y) is Tensor
+    y.sum().backward()
+    assert x.grad.tolist() == [6, 8]
+
+
+def test_logic_with_numpy_on_the_left():
+    x = Tensor([True, False])
+    for y in (np.array([True, True]) & x, np.array([False, False]) | x):
+        assert type(y) is Tensor
+        assert y.tolist() == [True, False]
+
+
+def test_numpy_functions_do_not_leave_the_graph_silently():
+    x = leaf([1.0, 2.0])
+    for function in (
+        np.exp,
+        np.sum,
+        np.maximum.reduce,
+        lambda x: np.maximum(x, 0),
+        lambda x: np.where([True, False], x, 0),
+    ):
+        with pytest.raises((TypeError, RuntimeError)):
+            function(x)
+    for convert in (np.asarray, np.array, lambda x: np.stack([x, x])):
+        with pytest.raises(RuntimeError, match=r"a tensor that requires grad is not made a NumPy array silently"):
+            convert(x)
+    with pytest.raises(TypeError, match="__array_ufunc__"):
+        array = np.ones(2)
+        array += x
+    assert np.asarray(x.detach()).tolist() == x.numpy().tolist() == [1, 2]
+
+
+# ---- copies and pickles ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "deepcopy", "pickle"]
+)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_leaf_is_copied_with_its_values_and_requires_grad(duplicate, requires_grad):
+    x = Tensor([[1.0, 2.0]], requires_grad=requires_grad, dtype=np.float64)
+    y = duplicate(x)
+    assert y is not x
+    assert (y.tolist(), y.dtype, y.requires_grad, y.is_leaf) == ([[1, 2]], np.float64, requires_grad, True)
+    assert not np.may_share_memory(x.data, y.data)
+    with mg.no_grad():
+        y += 1
+    assert x.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_result_with_history_is_not_copied(duplicate):
+    with pytest.raises(
+        RuntimeError,
+        match=r"only leaves can be copied or pickled, this tensor was made by multiply; use \.detach\(\) first",
+    ):
+        duplicate(leaf([1.0]) * 2)
+    duplicate((leaf([1.0]) * 2).detach())
+
+
+def test_a_result_of_a_long_chain_is_refused_without_recursion():
+    y = leaf(1.0)
+    for _ in range(5000):
+        y = y + 0.0
+    with pytest.raises(RuntimeError, match="only leaves"):
+        copy.deepcopy(y)
+
+
+def test_one_tensor_in_two_places_stays_one():
+    x = leaf([1.0])
+    for copied in (copy.deepcopy([x, x]), pickle.loads(pickle.dumps([x, x]))):
+        assert copied[0] is copied[1]
+
+
+def test_a_pickled_tensor_holds_no_graph_and_no_gradient():
+    x = leaf(np.ones(1000))
+    before = len(pickle.dumps(x))
+    (x * x).sum().backward()
+    y = x * 2
+    assert len(pickle.dumps(x)) == before
+    stream = io.BytesIO()
+    pickle.dump({"weights": x, "values": y.detach()}, stream)
+    stream.seek(0)
+    assert pickle.load(stream)["weights"].grad is None
+
+
+def test_subclasses_stay_what_they_are():
+    class Special(Tensor):
+        __slots__ = ()
+
+    x = Special([1.0, 2.0], requires_grad=True)
+    for copied in (copy.copy(x), copy.deepcopy(x), copy.deepcopy([x])[0]):
+        assert type(copied) is Special
+    assert type(x * 2) is Tensor
+
+
+def test_detach_shares_values_and_clone_does_not():
+    x = leaf([1.0, 2.0])
+    detached, clone = x.detach(), x.clone()
+    assert detached.data is x.data
+    assert not np.may_share_memory(clone.data, x.data)
+    clone.sum().backward()
+    assert x.grad.tolist() == [1, 1]
+    assert x.numpy() is x.data

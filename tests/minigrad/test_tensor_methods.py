@@ -1,0 +1,216 @@
+"""Every operator and method of Tensor: one expression, run here and in PyTorch; and by finite differences."""
+
+import operator
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from minigrad import Tensor
+from tests.minigrad.ops.factory import (
+    ANY_ONE,
+    ANY_TWO,
+    ONE,
+    TWO,
+    Case,
+    booleans,
+    integers,
+    make_tests,
+    nonzero,
+    normal,
+    positive,
+    with_axes,
+)
+
+
+def any_shape(name, call=None, **more):
+    """A case of one operand of any shape: the method without arguments, or as given."""
+    return Case(name, call or (lambda _, x: getattr(x, name)()), ONE, ANY_ONE, **more)
+
+
+def two(name, call, **more):
+    """A case of two operands that broadcast."""
+    return Case(name, call, TWO, ANY_TWO, **more)
+
+
+def axes(name, call, least=2, most=3, min_side=1, **more):
+    """A case of one operand with at least so many axes."""
+    return Case(name, call, with_axes(least, most, min_side), **more)
+
+
+def of(shape, name, call, **more):
+    """A case of one operand of one shape."""
+    return Case(name, call, st.just((shape,)), **more)
+
+
+def by_operator(name):
+    """The call of an operator of two operands, by its name in the module `operator`."""
+    return lambda _, x, y: getattr(operator, name)(x, y)
+
+
+NO_GRADIENT = {"differentiable": False}
+
+OPERATORS = [
+    *[two(f"__{name}__", by_operator(name)) for name in ("add", "sub", "mul")],
+    two("__truediv__", lambda _, x, y: x / y, values=(normal, nonzero)),
+    two("__pow__", lambda _, x, y: x**y, values=(positive, normal)),
+    any_shape("__radd__", lambda _, x: 2 + x),
+    any_shape("__rsub__", lambda _, x: 2.5 - x),
+    any_shape("__rmul__", lambda _, x: True * x),
+    any_shape("__rtruediv__", lambda _, x: 2 / x, values=nonzero),
+    any_shape("__rpow__", lambda _, x: 2**x),
+    Case("__matmul__", lambda _, x, y: x @ y, st.just(((2, 3), (3, 4)))),
+    of((2, 3), "__rmatmul__", lambda _, x: x.__rmatmul__(x.T * 1.0)),
+    any_shape("__neg__", lambda _, x: -x),
+    any_shape("__pos__", lambda _, x: +x),
+    any_shape("__abs__", lambda _, x: abs(x), values=nonzero),
+    any_shape("__invert__", lambda _, x: ~x, values=booleans, **NO_GRADIENT),
+    any_shape("__invert__", lambda _, x: ~x, values=integers, **NO_GRADIENT),
+    two("__and__", lambda _, x, y: x & y, values=booleans, **NO_GRADIENT),
+    two("__or__", lambda _, x, y: x | y, values=integers, **NO_GRADIENT),
+    any_shape("__rand__", lambda _, x: True & x, values=booleans, **NO_GRADIENT),
+    any_shape("__ror__", lambda _, x: 2 | x, values=integers, **NO_GRADIENT),
+    *[
+        two(f"__{name}__", by_operator(name), values=integers, **NO_GRADIENT)
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    ],
+    of((3, 4), "__getitem__", lambda _, x: x[[0, 0, 2], 1:]),
+    axes("__iter__", lambda _, x: tuple(x), least=1),
+    *[
+        two(f"__i{name}__", lambda _, x, y, name=name: by_operator(f"i{name}")(_, x + y * 0, y), values=nonzero)
+        for name in ("add", "sub", "mul", "truediv")
+    ],
+]
+
+METHODS = [
+    *[any_shape(name) for name in ("exp", "tanh", "sigmoid", "erf")],
+    *[any_shape(name, values=positive) for name in ("log", "sqrt")],
+    *[any_shape(name, values=nonzero) for name in ("abs", "relu")],
+    two("pow", lambda _, x, y: x.pow(y), values=(positive, normal)),
+    any_shape("pow", lambda _, x: x.pow(2)),
+    two("maximum", lambda _, x, y: x.maximum(y)),
+    two("minimum", lambda _, x, y: x.minimum(y)),
+    two("where", lambda _, x, y: x.where(x > 0, y)),
+    two("masked_fill", lambda _, x, mask: x.masked_fill(mask, -2.0), values=(normal, booleans)),
+    axes("softmax", lambda _, x: x.softmax(dim=-1)),
+    axes("log_softmax", lambda _, x: x.log_softmax(0)),
+    # reductions
+    any_shape("sum"),
+    axes("sum", lambda _, x: x.sum(0), least=1, min_side=0),
+    axes("sum", lambda _, x: x.sum(dim=(0, -1), keepdim=True), min_side=0),
+    axes("sum", lambda _, x: x.sum([0, 1])),
+    any_shape("sum", values=integers, **NO_GRADIENT),
+    axes("mean", lambda _, x: x.mean(), least=0),
+    axes("mean", lambda _, x: x.mean(-1, keepdim=True)),
+    axes("var", lambda _, x: x.var(), min_side=2),
+    axes("var", lambda _, x: x.var(dim=1, correction=0), min_side=2),
+    axes("var", lambda _, x: x.var((0, 1), keepdim=True), min_side=2),
+    axes("amax", lambda _, x: x.amax(dim=(0, 1))),
+    axes("amin", lambda _, x: x.amin(dim=-1, keepdim=True)),
+    axes("max", lambda _, x: x.max(), least=0),
+    axes("max", lambda _, x: x.max(dim=1)),
+    axes("max", lambda _, x: x.max(-1, keepdim=True)),
+    of((), "max", lambda _, x: x.max(dim=-1)),
+    axes("min", lambda _, x: x.min(), least=0),
+    axes("min", lambda _, x: x.min(0, True)),
+    axes("argmax", lambda _, x: x.argmax(), **NO_GRADIENT),
+    axes("argmax", lambda _, x: x.argmax(dim=-1), **NO_GRADIENT),
+    axes("argmin", lambda _, x: x.argmin(0, keepdim=True), **NO_GRADIENT),
+    any_shape("any", values=booleans, **NO_GRADIENT),
+    axes("any", lambda _, x: x.any(dim=1), values=booleans, **NO_GRADIENT),
+    any_shape("all", values=booleans, **NO_GRADIENT),
+    axes("all", lambda _, x: x.all(dim=0, keepdim=True), values=booleans, **NO_GRADIENT),
+    # shape
+    axes("T", lambda _, x: x.T, most=2, min_side=0),
+    axes("mT", lambda _, x: x.mT, min_side=0),
+    Case("matmul", lambda _, x, y: x.matmul(y), st.just(((5, 2, 3), (3,)))),
+    any_shape("reshape", lambda _, x: x.reshape(-1)),
+    of((2, 6), "reshape", lambda _, x: x.reshape(3, -1)),
+    of((2, 6), "reshape", lambda _, x: x.reshape((4, 3))),
+    of((2, 6), "view", lambda _, x: x.view(2, 3, 2)),
+    axes("transpose", lambda _, x: x.transpose(0, -1), min_side=0),
+    axes("permute", lambda _, x: x.permute(2, 0, 1), least=3, min_side=0),
+    axes("permute", lambda _, x: x.permute((-1, 0, 1)), least=3),
+    of((2, 1, 3), "expand", lambda _, x: x.expand(-1, 4, 3)),
+    of((3,), "expand", lambda _, x: x.expand((2, 0, 3))),
+    any_shape("expand", lambda _, x: x.expand(2, *x.shape)),
+    any_shape("squeeze"),
+    of((1, 3, 1), "squeeze", lambda _, x: x.squeeze(0)),
+    of((1, 3, 1), "squeeze", lambda _, x: x.squeeze(1)),
+    of((1, 3, 1), "squeeze", lambda _, x: x.squeeze((0, 1, -1))),
+    any_shape("unsqueeze", lambda _, x: x.unsqueeze(-1)),
+    any_shape("unsqueeze", lambda _, x: x.unsqueeze(0)),
+    any_shape("flatten"),
+    axes("flatten", lambda _, x: x.flatten(1), min_side=0),
+    axes("flatten", lambda _, x: x.flatten(0, -2), least=3, min_side=0),
+    of((5, 2), "split", lambda _, x: x.split(2)),
+    of((5, 2), "split", lambda _, x: x.split(7, dim=-1)),
+    of((5, 2), "split", lambda _, x: x.split([1, 0, 4], 0)),
+    of((0, 2), "split", lambda _, x: x.split(2)),
+    # copies and casts
+    any_shape("clone"),
+    any_shape("detach", **NO_GRADIENT),
+    any_shape("double"),
+    any_shape("long", values=positive, **NO_GRADIENT),
+    any_shape("bool", values=integers, **NO_GRADIENT),
+    any_shape("float", values=integers, **NO_GRADIENT),
+    any_shape("to", lambda _, x: x.to("cpu")),
+]
+
+CASES = OPERATORS + METHODS
+
+test_gradients, _, test_against_pytorch, _ = make_tests(CASES)
+
+# What is no operation: what a tensor is and says, what it becomes outside, gradients, writing. Tested in other files.
+OTHERS = {
+    "data", "grad", "requires_grad", "requires_grad_", "is_leaf", "node", "shape", "ndim", "dtype", "device", "size",
+    "dim", "numel", "numpy", "item", "tolist", "backward", "copy_", "__init__", "__hash__", "__repr__", "__bool__",
+    "__float__", "__int__", "__index__", "__len__", "__array__", "__copy__", "__deepcopy__", "__reduce__", "__setitem__",
+}  # fmt: skip
+
+
+def methods_of_tensor():
+    """Its public attributes, and the special methods that it defines itself."""
+    special = {name for name, value in vars(Tensor).items() if name.startswith("__") and callable(value)}
+    return sorted(special | {name for name in vars(Tensor) if not name.startswith("_")})
+
+
+@pytest.mark.parametrize("name", methods_of_tensor())
+def test_every_method_is_tested(name):
+    assert (name in {case.name for case in CASES}) != (name in OTHERS), f"add a Case for {name}, or name it in OTHERS"
+
+
+def test_casts_to_lower_precision_are_pytorchs():
+    values = np.array([1.9, -1.9, 0.0, 2.5])
+    x = Tensor(values, requires_grad=True)
+    assert x.long().tolist() == [1, -1, 0, 2]
+    assert x.bool().tolist() == [True, True, False, True]
+    y = x.float()
+    assert y.dtype == np.float32
+    y.backward([1.0, 2.0, 3.0, 4.0])
+    assert (x.grad.dtype, x.grad.tolist()) == (np.float64, [1, 2, 3, 4])
+    assert x.to(np.float16).dtype == x.to("float16").dtype == np.float16
+    assert x.double() is x
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda x: x.split([1, 1]), ValueError, r"split: sizes \(1, 1\) add up to 2, dimension 0 has length 3"),
+        (lambda x: x.expand(3), ValueError, r"expand: shape \(3, 4\) to \(3,\); name every dimension"),
+        (lambda x: x.expand(2, 4), ValueError, "broadcast"),
+        (lambda x: x.reshape(5, -1), ValueError, "reshape"),
+        (lambda x: x.permute(0), ValueError, "axes don't match"),
+        (lambda x: x.permute(0, 0), ValueError, "repeated axis"),
+        (lambda x: x.transpose(0, 2), IndexError, "swapaxes: .*axis 2 is out of bounds"),
+        (lambda x: x.squeeze(2), IndexError, r"dimension 2 of a tensor with 2 dimensions, shape \(3, 4\)"),
+        (lambda x: x.size(-3), IndexError, "dimension -3 of a tensor with 2 dimensions"),
+        (lambda x: x.flatten(0, 2), IndexError, "dimension 2 of a tensor with 2 dimensions"),
+        (lambda x: x.sum(dim=2), IndexError, "sum: axis 2 is out of bounds"),
+        (lambda x: x.softmax(5), IndexError, "softmax: axis 5 is out of bounds"),
+        (lambda x: x.max(dim=2), IndexError, "argmax: axis 2 is out of bounds"),
+    ],
+)
+def test_dimensions_and_shapes_that_do_not_fit(call, error, text):
+    with pytest.raises(error, match=text):
+        call(Tensor(np.zeros((3, 4))))
