@@ -28,11 +28,12 @@ import minigrad as mg
 from training import checkpoint, text
 from training.checkpoint import CheckpointError
 from training.evaluate import answers, cross_attention
-from training.loop import Trainer, TrainingError, train
+from training.loop import train
 from training.report import print_report
 from training.run import CHECKPOINT, Run, start_run
-from training.settings import SettingsError, flag, settings_for
+from training.settings import DEFAULTS, Settings, SettingsError, flag, settings_for
 from training.tasks import TASKS, make_task
+from training.trainer import Trainer, TrainingError
 
 MODES = {"list": set(), "resume": {"device"}, "answer": {"device", "beam"}}
 """What may be asked for instead of a new training, and the other flags that go with it."""
@@ -41,6 +42,9 @@ TASK_OPTIONS = {
     name: type(option.default) for task in TASKS.values() for name, option in inspect.signature(task).parameters.items()
 }
 """The options that any task has, with their types."""
+
+METAVARS = {int: "N", float: "X", str: "TEXT"}
+"""What stands for a flag's value in --help."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it flushes at exit
         return 1
     except OSError as error:
-        return fail(1, f"{error.filename or 'output'}: {error.strerror}; make room, or choose another folder by --out")
+        return fail(1, f"{error.filename or 'output'}: {error.strerror}; make room there, or use another folder")
     except KeyboardInterrupt:
         return fail(130, "stopped; a run goes on from its last checkpoint by --resume")
 
@@ -170,24 +174,27 @@ def command_line() -> CommandLine:
 
     for_task = parser.add_argument_group("the task")
     for name, kind in TASK_OPTIONS.items():
-        for_task.add_argument(flag(name), type=kind, help=f"of {', '.join(tasks_with(name))}")
+        tasks = [task.name for task in TASKS.values() if name in inspect.signature(task).parameters]
+        for_task.add_argument(flag(name), type=kind, metavar=METAVARS[kind], help=f"of {', '.join(tasks)}")
 
-    for_settings = parser.add_argument_group("the model and its training (defaults of reverse)")
-    for_settings.add_argument("--layers", type=int, help="encoder layers and decoder layers")
-    for setting in dataclasses.fields(settings_for("reverse", {})):
-        meaning, allowed = setting.metadata["meaning"], setting.metadata["allowed"]
-        default = setting.default
+    for_settings = parser.add_argument_group("the model and its training")
+    for_settings.add_argument("--layers", type=int, metavar="N", help="encoder layers and decoder layers")
+    for setting in dataclasses.fields(Settings):
+        meaning, allowed, default = setting.metadata["meaning"], setting.metadata["allowed"], setting.default
         if isinstance(default, bool):
             for_settings.add_argument(flag(setting.name), action=argparse.BooleanOptionalAction, help=meaning)
-        else:
-            help = f"{meaning}: {allowed.words} (default {default})"
-            for_settings.add_argument(flag(setting.name), type=type(default), help=help)
+            continue
+        defaults = [
+            str(default),
+            *(f"{own[setting.name]} for {task}" for task, own in DEFAULTS.items() if setting.name in own),
+        ]
+        for_settings.add_argument(
+            flag(setting.name),
+            type=type(default),
+            metavar=METAVARS[type(default)],
+            help=f"{meaning} ({allowed.words}; default {', '.join(defaults)})",
+        )
     return parser
-
-
-def tasks_with(option: str) -> list[str]:
-    """The names of the tasks that have this option."""
-    return [name for name, task in TASKS.items() if option in inspect.signature(task).parameters]
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ def test_a_full_disk_at_the_start(run_train, tmp_path, size):
         lift()
     assert status == 1
     name = {10: "config.json", 1000: "checkpoint.npz"}[size]
-    assert f"{name}: File too large; make room, or choose another folder by --out" in one_line(err)
+    assert f"{name}: File too large; make room there, or use another folder" in one_line(err)
     assert os.listdir(tmp_path / "runs") == []
 
 

@@ -2,8 +2,8 @@
 
 from training import plots, text
 from training.evaluate import answers, count_right, cross_attention, exact_match_by_group
-from training.loop import Trainer
 from training.run import Run
+from training.trainer import Trainer
 
 SAMPLES = 8
 WIDEST_MAP = 35

@@ -2,7 +2,7 @@
 
 It holds checkpoint.npz (everything; the rest is for people), config.json, metrics.jsonl (a line an evaluation) and
 pictures. The folder gets its name when its first checkpoint is in it, so whatever has a name can be resumed. What a
-checkpoint says is not known here: loop.py writes and reads that.
+checkpoint says is not known here: trainer.py does.
 """
 
 import errno
