@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     # For terminals without block characters, and for readers of a pipe: they see each line when it is written.
     sys.stdout.reconfigure(errors="replace", line_buffering=True)  # type: ignore[union-attr]
     try:
-        return run(arguments)
+        return dispatch(arguments)
     except SettingsError as error:
         return fail(2, error)
     except (CheckpointError, TrainingError, mg.DeviceError, ImportError) as error:
@@ -74,7 +74,7 @@ def fail(status: int, message: object) -> int:
     return status
 
 
-def run(arguments: list[str] | None) -> int:
+def dispatch(arguments: list[str] | None) -> int:
     """`main` without its errors."""
     given = vars(command_line().parse_args(arguments))
     for mode, allowed in MODES.items():

@@ -1,12 +1,16 @@
 """The command line: what a person types, sees and gets wrong. Errors are one line, and nothing is overwritten."""
 
+import fcntl
 import json
 import os
+import pty
 import re
 import resource
 import shlex
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +74,7 @@ def test_a_run_ends_with_answers_attention_and_its_files(run_train):
     assert out.count("→") == 8
     assert "attention of decoder.layers.0.multihead_attn, mean of its 2 heads; █ is " in out
     folder = Path("runs/copy-1")
-    assert f"in {folder}: attention.png, checkpoint.npz, config.json, curves.png, metrics.jsonl" in out
-    for name in ("attention.png", "curves.png"):
-        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    assert {"checkpoint.npz", "config.json", "metrics.jsonl"} <= set(os.listdir(folder))
     config = json.loads((folder / "config.json").read_text())
     assert config["task"] == "copy" and config["task_options"]["alphabet"] == "abcd"
     assert (config["encoder_layers"], config["decoder_layers"], config["dropout"]) == (1, 1, 0.1)
@@ -81,6 +83,15 @@ def test_a_run_ends_with_answers_attention_and_its_files(run_train):
     assert all(list(line) == ["step", "seconds", "loss", "exact_match"] for line in lines)
     assert run_train(*SMALL)[0] == 0
     assert sorted(os.listdir("runs")) == ["copy-1", "copy-2"]
+
+
+def test_with_matplotlib_there_are_pictures(run_train):
+    pytest.importorskip("matplotlib")
+    status, out, err = run_train(*SMALL, "--steps", 5)
+    assert (status, err) == (0, "")
+    assert "in runs/copy-1: attention.png, checkpoint.npz, config.json, curves.png, metrics.jsonl" in out
+    for name in ("attention.png", "curves.png"):
+        assert Path("runs/copy-1", name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_a_hint_takes_the_place_of_pictures(run_train, monkeypatch):
@@ -293,6 +304,17 @@ def test_the_first_command_needs_only_the_core(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "exact match on 10 unseen examples" in done.stdout
+
+
+def test_on_a_terminal_there_is_a_progress_bar(tmp_path):
+    terminal, stderr = pty.openpty()
+    fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))  # rows and columns
+    command = [sys.executable, REPOSITORY / "train.py", *SMALL]
+    subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=stderr, check=True)
+    os.close(stderr)
+    bar = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert re.search(r"\d+/20 .* loss=\d+\.\d{4}, tokens/s=\d+, exact match=", bar)
 
 
 def test_a_reader_that_goes_away_is_no_traceback(tmp_path):

@@ -1,6 +1,6 @@
 """Checkpoints: a tree of arrays and plain values in one .npz file, without pickle.
 
-What is in the tree is its owner's business (`trainer.Trainer.state_dict`); that the file is whole or not there at all is
+What is in the tree is its owner's business (`Trainer.state_dict`); that the file is whole or not there at all is
 `files.write_whole`'s. Loading runs no code from the file, so a checkpoint of unknown origin can be opened safely.
 
 An array is an entry of its own, named by its path in the tree: `numpy.load(path)["tree/model/..."]` reads one too. The

@@ -91,4 +91,4 @@ def _line(measured: dict[str, float], speed: float) -> str:
 
 def _postfix(trainer: Trainer, speed: float) -> dict[str, str]:
     held_out = f"{100 * trainer.history[-1]['exact_match']:.1f} %" if trainer.history else "–"
-    return {"loss": f"{trainer.losses[-1]:.4f}", "tokens/s": f"{speed:.0f}", "held-out": held_out}
+    return {"loss": f"{trainer.losses[-1]:.4f}", "tokens/s": f"{speed:.0f}", "exact match": held_out}

@@ -18,19 +18,24 @@ from tests.support import leaf
 
 
 def test_importing_and_using_minigrad_never_imports_cupy():
-    """In a process of its own, in which the first attempt to import CuPy is an error."""
+    """In a process of its own, in which attempts to import CuPy are noted, though somebody may catch the error."""
     program = """
 import sys
 
-class Refuse:
-    def find_spec(self, name, *rest):
-        assert name.partition(".")[0] not in ("cupy", "cupyx"), f"something imports {name}"
+attempts = []
 
-sys.meta_path.insert(0, Refuse())
+class Note:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] in ("cupy", "cupyx"):
+            attempts.append(name)
+
+sys.meta_path.insert(0, Note())
 import minigrad as mg
 x = mg.Tensor([1.0, 2.0], requires_grad=True, device="cpu")
 (x.erf().softmax(0) * mg.randn(2)).sum().backward()
-assert repr(x.grad.to("cpu")) and "cupy" not in sys.modules
+assert repr(x.grad.to("cpu")) and not attempts, attempts
+mg.cuda_available()
+assert attempts == ["cupy"], "this test notes nothing"
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 

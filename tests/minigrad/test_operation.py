@@ -325,6 +325,32 @@ def test_no_grad_as_a_decorator_also_of_a_function_that_calls_itself():
         assert not mg.is_grad_enabled()
 
 
+def test_a_decorated_function_in_two_threads_leaves_each_its_own_mode():
+    """One thread enters first and leaves first, while the other, in another mode, is within the function."""
+    first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
+    seen = []
+
+    @mg.no_grad()
+    def meet(here, there):
+        here.set()
+        assert there.wait(5)
+
+    def first():
+        meet(first_in, second_in)
+        seen.append(mg.is_grad_enabled())
+        first_out.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert first_in.wait(5)
+    with mg.no_grad():
+        meet(second_in, first_out)
+        assert not mg.is_grad_enabled()
+    thread.join()
+    assert seen == [True]
+    assert mg.is_grad_enabled()
+
+
 def test_grad_mode_is_each_threads_own():
     seen = []
 

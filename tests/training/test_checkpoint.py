@@ -100,14 +100,14 @@ def test_a_changed_byte_is_noticed_or_harmless(tmp_path, tree):
     checkpoint.save(path, tree)
     content = path.read_bytes()
     noticed = 0
-    for index in range(len(content)):
+    for index in range(0, len(content), 3):
         path.write_bytes(content[:index] + bytes([content[index] ^ 0x55]) + content[index + 1 :])
         try:
             assert_same(checkpoint.load(path), tree)  # harmless: a date, a permission
         except CheckpointError as error:
             noticed += 1
             assert "\n" not in str(error)
-    assert noticed > len(content) / 3
+    assert noticed > len(content) / 9
 
 
 def test_foreign_files(tmp_path):

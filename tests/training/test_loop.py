@@ -1,4 +1,4 @@
-"""The loop: what asks it to stop. That it saves, resumes and reports is tested from outside: test_kill, test_train_cli."""
+"""The loop: what asks it to stop. That it saves and goes on is tested from outside: test_kill.py, test_train_cli.py."""
 
 import os
 import signal

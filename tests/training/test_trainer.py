@@ -1,0 +1,155 @@
+"""The trainer: going on from a saved state gives the same bits as never having stopped."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from training import checkpoint
+from training.checkpoint import CheckpointError
+from training.settings import Settings, SettingsError
+from training.tasks import make_task
+from training.trainer import Trainer, TrainingError
+
+SMALL = {
+    "d_model": 16,
+    "heads": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "d_ff": 32,
+    "dropout": 0.1,
+    "batch_size": 8,
+    "steps": 20,
+    "warmup": 5,
+    "eval_size": 10,
+    "test_size": 10,
+}
+
+
+def small_trainer(task="copy", **settings):
+    return Trainer(make_task(task, max_length=5), Settings(**{**SMALL, **settings}))
+
+
+def arrays_of(tree):
+    if isinstance(tree, np.ndarray):
+        return [tree]
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else []
+    return list(itertools.chain.from_iterable(arrays_of(child) for child in children))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("schedule", ["cosine", "warmup", "constant"])
+def test_resumed_is_undisturbed(tmp_path, optimizer, schedule):
+    settings = {"optimizer": optimizer, "schedule": schedule, "weight_decay": 0.01, "label_smoothing": 0.1}
+    settings["tie_embeddings"] = schedule == "cosine"
+    undisturbed = small_trainer(**settings)
+    for _ in range(10):
+        undisturbed.train_step()
+
+    stopped = small_trainer(**settings)
+    for _ in range(4):
+        stopped.train_step()
+    path = tmp_path / "checkpoint.npz"
+    checkpoint.save(path, stopped.state_dict())
+    for _ in range(3):  # work that is lost
+        stopped.train_step()
+    resumed = Trainer.from_state_dict(checkpoint.load(path), path)
+    for _ in range(6):
+        resumed.train_step()
+
+    assert resumed.losses == undisturbed.losses
+    assert resumed.optimizer.param_groups[0]["lr"] == undisturbed.optimizer.param_groups[0]["lr"]
+    ours, theirs = (arrays_of(trainer.state_dict()) for trainer in (resumed, undisturbed))
+    assert len(ours) == len(theirs) > 2 * len(resumed.parameters) - 1
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def test_everything_stays_float32():
+    trainer = small_trainer()
+    trainer.train_step()
+    floats = [array for array in arrays_of(trainer.state_dict()) if array.dtype.kind == "f"]
+    assert {array.dtype for array in floats} == {np.dtype(np.float32)}
+
+
+def test_another_seed_is_another_run():
+    losses = []
+    for seed in (0, 0, 1, 2**64 - 1):
+        trainer = small_trainer(seed=seed)
+        trainer.train_step()
+        losses.append(trainer.losses[0])
+    assert losses[0] == losses[1]
+    assert len(set(losses)) == 3
+
+
+def test_the_first_loss_is_that_of_guessing():
+    """A loss far below ln V at the start would mean that the decoder sees its answers."""
+    trainer = small_trainer(dropout=0.0)
+    trainer.train_step()
+    assert trainer.losses[0] == pytest.approx(math.log(len(trainer.task.target_vocabulary)), rel=0.3)
+
+
+def test_the_learning_rate_at_its_highest_is_the_one_given():
+    for schedule in ("cosine", "warmup", "constant"):
+        trainer = small_trainer(schedule=schedule, lr=0.003)
+        rates = []
+        for _ in range(SMALL["steps"]):
+            rates.append(trainer.optimizer.param_groups[0]["lr"])
+            trainer.train_step()
+        assert max(rates) == pytest.approx(0.003, rel=1e-6)
+
+
+def test_an_evaluation_is_a_line_of_the_history():
+    trainer = small_trainer()
+    for _ in range(3):
+        trainer.train_step()
+    losses = trainer.losses
+    line = trainer.evaluate()
+    assert list(line) == ["step", "seconds", "loss", "exact_match"]
+    assert line["step"] == 3 and line["loss"] == sum(losses) / 3
+    assert trainer.history == [line] and trainer.losses == []
+    assert trainer.model.training
+
+
+def test_held_out_examples_are_in_neither_training_nor_the_other_part():
+    trainer = small_trainer(eval_size=50, test_size=50)
+    held_out = {example.source for example in trainer.eval_examples + trainer.test_examples}
+    assert len(held_out) == 100
+    rng = np.random.default_rng(0)
+    assert not held_out & {trainer.task.sample(rng).source for _ in range(2000)}
+
+
+def test_more_held_out_examples_than_there_are():
+    with pytest.raises(SettingsError, match="--eval-size and --test-size: copy: only"):
+        Trainer(make_task("copy", alphabet="ab", max_length=6), Settings(**{**SMALL, "test_size": 500}))
+
+
+def test_a_loss_that_is_no_number_stops_the_training():
+    trainer = small_trainer(lr=1e30, optimizer="sgd", clip=0.0, schedule="constant", warmup=0)
+    message = r"is (nan|inf) at step \d+; train anew with a lower --lr \(it is 1e\+30\) or a lower --clip"
+    with np.errstate(all="ignore"), pytest.raises(TrainingError, match=message):
+        for _ in range(10):
+            trainer.train_step()
+    assert trainer.step < 10
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (lambda tree: tree.pop("model"), "'model'"),
+        (lambda tree: tree["config"].update(task="juggle"), "unknown task 'juggle'"),
+        (lambda tree: tree["config"].update(colour="red"), "colour"),
+        (lambda tree: tree["config"].update(heads=3), "--d-model must be a multiple of --heads"),
+        (lambda tree: tree["config"].update(d_ff=33), "33"),
+        (lambda tree: tree.update(symbols=["ab", "ab"]), "its symbols are others"),
+        (lambda tree: tree.update(config=None), "NoneType"),
+        (lambda tree: tree["model"].popitem(), "missing"),
+    ],
+)
+def test_a_tree_that_is_not_a_trainers(change, reason):
+    tree = small_trainer().state_dict()
+    change(tree)
+    with pytest.raises(CheckpointError, match=r"^some\.npz doesn't fit this program \(.*") as caught:
+        Trainer.from_state_dict(tree, "some.npz")
+    assert reason in str(caught.value) and "\n" not in str(caught.value)

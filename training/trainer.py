@@ -1,0 +1,155 @@
+"""A model in training: one step, one evaluation, and all that a run needs to go on from where it was.
+
+Random numbers depend on (seed, step) alone: parameters on (seed, 0), the examples and dropout of step t = 1, 2, ... on
+(seed, t). So a checkpoint needs no random state, and a resumed run draws what an undisturbed one would have drawn.
+"""
+
+import dataclasses
+import math
+import textwrap
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+import minigrad as mg
+import nn.functional as F
+from nn.optim import clip_grad_norm_
+from training.build import build_model, build_optimizer, build_schedule
+from training.checkpoint import CheckpointError
+from training.evaluate import answers, count_right
+from training.settings import Settings, SettingsError
+from training.tasks import Task, make_task
+from training.tasks.base import PAD
+
+
+class TrainingError(Exception):
+    """Training can't go on. The message is one line that says at which step, and the way out."""
+
+
+class Trainer:
+    """The model in training: its parameters, optimizer and schedule, and how far it is."""
+
+    def __init__(self, task: Task, settings: Settings) -> None:
+        """Draw the parameters. Raises SettingsError if the settings don't fit the task, DeviceError for no device."""
+        self.task, self.settings = task, settings
+        mg.manual_seed(settings.seed)
+        self.model = build_model(task, settings)
+        self.parameters = list(self.model.parameters())
+        self.optimizer = build_optimizer(self.parameters, settings)
+        self.schedule = build_schedule(self.optimizer, settings)
+        try:
+            held_out = task.held_out(settings.eval_size + settings.test_size)
+        except ValueError as error:
+            raise SettingsError(f"--eval-size and --test-size: {error}") from error
+        self.eval_examples, self.test_examples = held_out[: settings.eval_size], held_out[settings.eval_size :]
+        self.step = 0
+        self.seconds = 0.0
+        self.history: list[dict[str, float]] = []
+        """The lines of metrics.jsonl."""
+        self.losses: list[float] = []
+        """Of the steps since the last evaluation."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done."""
+        return self.step >= self.settings.steps
+
+    def train_step(self) -> int:
+        """One step on a batch of new examples. Returns the symbols in both its sides. Raises TrainingError for NaN."""
+        settings, step = self.settings, self.step + 1
+        mg.manual_seed(settings.seed, step)
+        rng = np.random.default_rng((settings.seed, step))
+        source, target = self.task.batch([self.task.sample(rng) for _ in range(settings.batch_size)])
+        logits = self.model(source, target[:, :-1])  # (B, N_t - 1, V)
+        loss = F.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]),
+            mg.Tensor(target[:, 1:].reshape(-1), device=settings.device),
+            ignore_index=PAD,
+            label_smoothing=settings.label_smoothing,
+        )
+        value = loss.item()
+        self._check("loss", value, step)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = clip_grad_norm_(self.parameters, settings.clip or math.inf)
+        self._check("gradient", float(norm), step)
+        self.optimizer.step()
+        if self.schedule:
+            self.schedule.step()
+        self.step = step
+        self.losses.append(value)
+        return int(np.count_nonzero(source) + np.count_nonzero(target))  # PAD is 0
+
+    def evaluate(self) -> dict[str, float]:
+        """Measure exact match on held-out examples, and add a line to the history."""
+        given = answers(self.model, self.task, [e.source for e in self.eval_examples])
+        line = {
+            "step": self.step,
+            "seconds": round(self.seconds, 2),
+            "loss": sum(self.losses) / len(self.losses),
+            "exact_match": count_right(self.eval_examples, given) / len(given),
+        }
+        self.history.append(line)
+        self.losses = []
+        return line
+
+    def config(self) -> dict[str, Any]:
+        """What the run was started with, as JSON values."""
+        return {
+            "task": self.task.name,
+            "task_options": self.task.options,
+            **dataclasses.asdict(self.settings),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `from_state_dict` needs, as a tree for checkpoint.save."""
+        return {
+            "config": self.config(),
+            "symbols": self._symbols(),
+            "step": self.step,
+            "seconds": self.seconds,
+            "history": self.history,
+            "losses": self.losses,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict() if self.schedule else {},
+        }
+
+    @classmethod
+    def from_state_dict(cls, tree: dict[str, Any], path: Path, device: str | None = None) -> Self:
+        """The trainer as it was when `tree` was made, on `device` or where it was.
+
+        `path` is only for messages. Raises CheckpointError if the tree is not that of a trainer.
+        """
+        try:
+            config = dict(tree["config"])
+            task = make_task(config.pop("task"), **config.pop("task_options"))
+            settings = Settings(**config)
+            trainer = cls(task, settings if device is None else dataclasses.replace(settings, device=device))
+            if trainer._symbols() != tree["symbols"]:
+                raise ValueError("its symbols are others than those that the task has here")
+            trainer.model.load_state_dict(tree["model"])
+            trainer.optimizer.load_state_dict(tree["optimizer"])
+            if trainer.schedule:
+                trainer.schedule.load_state_dict(tree["schedule"])
+            trainer.step, trainer.seconds = tree["step"], tree["seconds"]
+            trainer.history, trainer.losses = tree["history"], tree["losses"]
+        except mg.DeviceError:
+            raise
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            reason = textwrap.shorten(str(error), 200)
+            raise CheckpointError(
+                f"{path} doesn't fit this program ({reason}); use the program that wrote it, or train anew"
+            ) from error
+        return trainer
+
+    def _symbols(self) -> list[str]:
+        return [self.task.source_vocabulary.symbols, self.task.target_vocabulary.symbols]
+
+    def _check(self, what: str, value: float, step: int) -> None:
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the {what} is {value} at step {step}; train anew with a lower --lr (it is {self.settings.lr:g}) "
+                f"or a lower --clip (it is {self.settings.clip:g})"
+            )
