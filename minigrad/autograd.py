@@ -137,7 +137,6 @@ def _walk(
         while nodes:
             node = nodes.pop()  # the newest: every use of its value has been walked
             gradient = gradients.get(node) if wanted and node in wanted else gradients.pop(node, None)
-            owned.discard(node)  # from here on others may hold it
             if gradient is None:
                 continue
             if node.part is not None:

@@ -10,9 +10,10 @@ none of their functions runs before all three are read, in the order that `minig
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -192,6 +193,8 @@ class Tensor:
         if target is None:
             raise TypeError("to: name a device such as 'cuda' or a dtype such as 'float64', not None")
         dtype = np.dtype(target)
+        if dtype.kind not in "fiub":
+            raise TypeError(f"to: a tensor holds floats, integers or booleans, not {dtype}")
         return self if dtype == self.dtype else ops.astype(self, dtype=dtype)
 
     def float(self) -> Tensor:
@@ -487,11 +490,11 @@ class Tensor:
 
     def max(self, dim: int | None = None, keepdim: Flag = False) -> Any:
         """The maximum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
-        return self.amax() if dim is None else ops.pick(self, ops.argmax(self, axis=dim), dim, keepdim)
+        return self.amax() if dim is None else Extremes(*ops.pick(self, ops.argmax(self, axis=dim), dim, keepdim))
 
     def min(self, dim: int | None = None, keepdim: Flag = False) -> Any:
         """The minimum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
-        return self.amin() if dim is None else ops.pick(self, ops.argmin(self, axis=dim), dim, keepdim)
+        return self.amin() if dim is None else Extremes(*ops.pick(self, ops.argmin(self, axis=dim), dim, keepdim))
 
     def argmax(self, dim: int | None = None, keepdim: Flag = False) -> Tensor:
         return ops.argmax(self, axis=dim, keepdims=keepdim)
@@ -559,14 +562,27 @@ class Tensor:
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
         """Pieces of `split_size` along `dim` (the last may be shorter), or of the given sizes."""
         length = self.size(dim)
-        sizes = split_size if not isinstance(split_size, int) else [split_size] * -(-length // split_size)
-        ends = np.minimum(np.cumsum(sizes), length)
-        if not isinstance(split_size, int) and sum(sizes) != length:
-            raise ValueError(f"split: sizes {tuple(sizes)} add up to {sum(sizes)}, dimension {dim} has length {length}")
-        return ops.split(self, tuple(int(end) for end in ends[:-1]), dim)
+        if isinstance(split_size, int):
+            if split_size < 1:
+                raise ValueError(f"split: pieces must have a length of 1 or more, not {split_size}")
+            cuts = tuple(range(split_size, length, split_size))
+        else:
+            if sum(split_size) != length or min(split_size) < 0:
+                raise ValueError(
+                    f"split: sizes {tuple(split_size)} do not add up to dimension {dim}, of length {length}"
+                )
+            cuts = tuple(itertools.accumulate(split_size))[:-1]
+        return ops.split(self, cuts, dim)
 
     def __getitem__(self, key: Any) -> Tensor:
         return ops.getitem(self, key=ops.plain_key(key))
+
+
+class Extremes(NamedTuple):
+    """What `max` and `min` along a dimension give."""
+
+    values: Tensor
+    indices: Tensor
 
 
 def _sizes(arguments: tuple[Any, ...]) -> tuple[int, ...]:

@@ -192,6 +192,8 @@ def test_casts_to_lower_precision_are_pytorchs():
     assert (x.grad.dtype, x.grad.tolist()) == (np.float64, [1, 2, 3, 4])
     assert x.to(np.float16).dtype == x.to("float16").dtype == np.float16
     assert x.double() is x
+    with pytest.raises(TypeError, match="to: name a device such as 'cuda' or a dtype such as 'float64', not None"):
+        x.to(None)
 
 
 @pytest.mark.parametrize(
