@@ -569,7 +569,7 @@ class Tensor:
         else:
             if sum(split_size) != length or min(split_size) < 0:
                 raise ValueError(
-                    f"split: sizes {tuple(split_size)} do not add up to dimension {dim}, of length {length}"
+                    f"split: sizes {tuple(split_size)} add up to {sum(split_size)}, dimension {dim} has length {length}"
                 )
             cuts = tuple(itertools.accumulate(split_size))[:-1]
         return ops.split(self, cuts, dim)
