@@ -16,8 +16,7 @@ import numpy as np
 
 from minigrad import ops
 from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating
-from minigrad.operation import GradMode, Node, namespace, needed, wrapped
-from minigrad.promotion import promoted
+from minigrad.operation import GradMode, Node, computed, namespace, needed, wrapped
 from minigrad.tensor import Tensor
 
 # ---- the walk --------------------------------------------------------------------------------------------------------
@@ -196,15 +195,22 @@ def _check(node: Node) -> None:
 
 def _call(node: Node, pullbacks: Any, gradient: Any) -> Sequence[Any]:
     """The gradients of the node's inputs, None for those that need none."""
-    if not callable(pullbacks):
-        return [p(gradient) if p is not None else None for p in pullbacks]
-    results = pullbacks(gradient)
-    if not isinstance(results, (tuple, list)):
-        results = (results,)
+    name = node.operation.name
+    try:
+        if callable(pullbacks):
+            found = pullbacks(gradient)
+            results = found if isinstance(found, (tuple, list)) else [found]
+            missing = found is None
+        else:
+            results = [p(gradient) if p is not None else None for p in pullbacks]
+            missing = any(p is not None and result is None for p, result in zip(pullbacks, results, strict=True))
+    except Exception as error:
+        error.add_note(f"in the pullback of {name}, for its value of shape {node.shape}")
+        raise
+    if missing:
+        raise RuntimeError(f"{name}: a pullback returned None; is its return missing?")
     if len(results) != len(node.targets):
-        raise RuntimeError(
-            f"{node.operation.name}: its pullback gave {len(results)} gradients for {len(node.targets)} inputs"
-        )
+        raise RuntimeError(f"{name}: its pullback gave {len(results)} gradients for {len(node.targets)} inputs")
     return results
 
 
@@ -337,10 +343,9 @@ def _restored(node: Node, values: dict[Node, Tensor]) -> Tensor:
 
 def _recomputed(node: Node, source: Node, values: dict[Node, Tensor]) -> Tensor:
     """The value of `node` by running the body of `source` (the node of the tuple, if it is part of one) again."""
-    operation = source.operation
     inputs = [values[x] if type(x) is Node else x for x in source.inputs]
     arrays = [x._data if isinstance(x, Tensor) else x for x in inputs]
-    value = operation.body(*promoted(arrays, operation.floating, operation.exempt), **source.options)[0]
+    value = computed(source.operation, arrays, source.options)[0]
     tensor = wrapped(value if node.part is None else value[node.part], inputs)
     tensor.node, tensor._requires_grad = node, True
     node.value = weakref.ref(tensor)

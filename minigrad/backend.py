@@ -33,6 +33,15 @@ def is_array(value: object) -> bool:
     return isinstance(value, np.ndarray) or _is_cupy(value)
 
 
+def plain_array(value: Array) -> Array:
+    """The array itself, not a subclass of NumPy's with another arithmetic. TypeError for one that hides elements."""
+    if type(value) is np.ndarray or _is_cupy(value):
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("a masked array would lose its mask; fill it first, with array.filled(value)")
+    return np.asarray(value)
+
+
 def is_floating(dtype: np.dtype) -> bool:
     """Whether values of this dtype can carry gradients."""
     return dtype.kind == "f"
@@ -116,10 +125,11 @@ def _keep_freed_memory() -> None:
     if sys.platform != "linux" or os.environ.get("MINIGRAD_KEEP_MEMORY") == "0":
         return
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        threshold = 1 << 30  # bytes
-        libc.mallopt(-3, threshold)  # M_MMAP_THRESHOLD: smaller arrays are not mapped apart
-        libc.mallopt(-1, threshold)  # M_TRIM_THRESHOLD: less than this is not given back
+    mallopt = getattr(libc, "mallopt", lambda parameter, value: 0)
+    size = 1 << 30  # bytes
+    mmap_threshold, trim_threshold = -3, -1  # arrays below it are not mapped apart; less than it is not given back
+    if mallopt(mmap_threshold, size) or mallopt(mmap_threshold, 32 << 20):  # older versions take no more than 32 MiB
+        mallopt(trim_threshold, size)
 
 
 _keep_freed_memory()

@@ -49,33 +49,29 @@ def gradcheck(
         raise ValueError("gradcheck: none of the inputs is floating point, so there is no gradient to check")
     rng = np.random.default_rng(seed)
 
-    def call(arrays: Sequence[np.ndarray], requires_grad: bool) -> tuple[list[Tensor], list[Tensor]]:
-        tensors = [
-            Tensor(a, requires_grad=requires_grad, dtype=np.float64) if place in checked else inputs[place]
-            for place, a in enumerate(arrays)
+    def tensors_of(arrays: Sequence[Any], requires_grad: bool) -> list[Any]:
+        return [
+            Tensor(array, requires_grad, dtype=np.float64) if place in checked else inputs[place]
+            for place, array in enumerate(arrays)
         ]
-        outputs = fn(*tensors)
-        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        return tensors, [y for y in outputs if is_floating(y.dtype)]
 
-    tensors, outputs = call(values, True)
-    weights = [np.asarray(rng.standard_normal(y.shape)) for y in outputs]
+    tensors = tensors_of(values, True)
     sources = [tensors[place] for place in checked]
-    reached = [(y, w) for y, w in zip(outputs, weights, strict=True) if y.requires_grad]
-    ends, seeds = [y for y, _ in reached], [w for _, w in reached]
-    walks = [grad(ends, sources, seeds, retain_graph=True, allow_unused=True)]
+    outputs = _floating_outputs(fn, tensors)
+    weights = [np.asarray(rng.standard_normal(y.shape)) for y in outputs]
+    walks = [_gradients(outputs, sources, weights, create_graph=False)]
     if order > 1:  # the walk that the next order goes on from: by a fused operation's reference, not its own pullback
-        walks.append(grad(ends, sources, seeds, create_graph=True, allow_unused=True))
+        walks.append(_gradients(outputs, sources, weights, create_graph=True))
     for place, *gradients in zip(checked, *walks, strict=True):
         for _ in range(directions):
             direction = rng.standard_normal(values[place].shape)
-            shifted = []
+            ends = []
             for step in (eps, -eps):
                 moved = list(values)
                 moved[place] = values[place].astype(np.float64) + step * direction
-                _, outputs = call(moved, False)
-                shifted.append(sum(float(np.sum(w * y.numpy())) for w, y in zip(weights, outputs, strict=True)))
-            expected = (shifted[0] - shifted[1]) / (2 * eps)
+                shifted = _floating_outputs(fn, tensors_of(moved, False))
+                ends.append(sum(float(np.sum(w * y.numpy())) for w, y in zip(weights, shifted, strict=True)))
+            expected = (ends[0] - ends[1]) / (2 * eps)
             for gradient in gradients:
                 found = 0.0 if gradient is None else float(np.sum(gradient.numpy() * direction))
                 if not abs(found - expected) <= tolerance * max(1.0, abs(expected), abs(found)):
@@ -85,44 +81,35 @@ def gradcheck(
                         f"{place} its pullback gives {found:.9g}, finite differences {expected:.9g}"
                     )
     if order > 1:
-        _check_next_order(fn, inputs, checked, weights, order, eps, tolerance, directions, seed)
+
+        def gradient_of(*arguments: Any) -> tuple[Tensor, ...]:
+            """The gradients as a function of the inputs and of the outputs' weights."""
+            given = [
+                Tensor(x, requires_grad=True) if place in checked and not x.requires_grad else x
+                for place, x in enumerate(arguments[: len(inputs)])
+            ]
+            seeds = arguments[len(inputs) :]
+            found = _gradients(_floating_outputs(fn, given), [given[place] for place in checked], seeds, True)
+            return tuple(g for g in found if g is not None)
+
+        gradient_of.__name__ = f"the gradient of {_name(fn)}"
+        arguments = [*inputs, *weights]
+        gradcheck(
+            gradient_of, arguments, order=order - 1, eps=eps, tolerance=tolerance, directions=directions, seed=seed + 1
+        )
     return True
 
 
-def _check_next_order(
-    fn: Callable[..., Any],
-    inputs: Sequence[Any],
-    checked: list[int],
-    weights: list[np.ndarray],
-    order: int,
-    *settings: Any,
-) -> None:
-    """gradcheck of the gradient function: of the inputs and of the outputs' weights."""
-    eps, tolerance, directions, seed = settings
+def _floating_outputs(fn: Callable[..., Any], arguments: Sequence[Any]) -> list[Tensor]:
+    outputs = fn(*arguments)
+    return [y for y in (outputs if isinstance(outputs, (tuple, list)) else (outputs,)) if is_floating(y.dtype)]
 
-    def gradient(*arguments: Any) -> tuple[Tensor, ...]:
-        tensors, seeds = arguments[: len(inputs)], arguments[len(inputs) :]
-        with_grad = [
-            Tensor(x, requires_grad=True) if place in checked and not x.requires_grad else x
-            for place, x in enumerate(tensors)
-        ]
-        outputs = fn(*with_grad)
-        outputs = [y for y in (outputs if isinstance(outputs, (tuple, list)) else (outputs,)) if is_floating(y.dtype)]
-        found = grad(
-            outputs, [with_grad[place] for place in checked], list(seeds), create_graph=True, allow_unused=True
-        )
-        return tuple(g for g in found if g is not None)
 
-    gradient.__name__ = f"the gradient of {_name(fn)}"
-    gradcheck(
-        gradient,
-        [*inputs, *weights],
-        order=order - 1,
-        eps=eps,
-        tolerance=tolerance,
-        directions=directions,
-        seed=seed + 1,
-    )
+def _gradients(outputs: list[Tensor], sources: list[Tensor], weights: Sequence[Any], create_graph: bool) -> Any:
+    """The gradients of the outputs' weighted sum; an output that no gradient reaches counts as a constant."""
+    reached = [(y, w) for y, w in zip(outputs, weights, strict=True) if y.requires_grad]
+    ends, seeds = [y for y, _ in reached], [w for _, w in reached]
+    return grad(ends, sources, seeds, retain_graph=True, create_graph=create_graph, allow_unused=True)
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from minigrad import ops
-from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating
+from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating, plain_array
 from minigrad.promotion import promoted
 from minigrad.tensor import Memory, Tensor
 
@@ -30,7 +30,9 @@ from minigrad.tensor import Memory, Tensor
 
 
 class _Mode(threading.local):
-    grad_enabled = True
+    def __init__(self) -> None:
+        self.grad_enabled = True
+        self.former: list[bool] = []  # of the blocks that this thread is in
 
 
 _mode = _Mode()
@@ -41,17 +43,18 @@ class GradMode(ContextDecorator):
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
-        self._former: list[bool] = []  # one may be entered within itself
+
+    def __call__(self, function: Any) -> Any:
+        if inspect.isgeneratorfunction(function):
+            raise TypeError(f"grad mode cannot decorate the generator {function.__name__}: use a with block inside it")
+        return super().__call__(function)
 
     def __enter__(self) -> None:
-        self._former.append(_mode.grad_enabled)
+        _mode.former.append(_mode.grad_enabled)
         _mode.grad_enabled = self._enabled
 
     def __exit__(self, *exception: object) -> None:
-        _mode.grad_enabled = self._former.pop()
-
-    def _recreate_cm(self) -> GradMode:
-        return GradMode(self._enabled)  # a decorated function may call itself: each call has its own former mode
+        _mode.grad_enabled = _mode.former.pop()
 
 
 class no_grad(GradMode):
@@ -138,7 +141,7 @@ def op(
         for operand in operands:
             if isinstance(operand, Tensor):
                 return _record(operation, operands, chosen)
-        return _run(operation, operands, chosen)[0]
+        return _result(operation, operands, chosen)[0]
 
     call.operation = operation  # type: ignore[attr-defined]
     return call
@@ -169,7 +172,14 @@ def _bind(operation: Operation, operands: tuple[Any, ...], chosen: dict[str, Any
     return inputs, chosen
 
 
-def _run(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
+def computed(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
+    """(value, pullbacks) of the promoted operands."""
+    if len(arrays) > 1 or operation.floating:
+        arrays = promoted(arrays, operation.floating, operation.exempt)
+    return _result(operation, arrays, options)
+
+
+def _result(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
     """What the body returns: (value, pullbacks)."""
     result = operation.body(*arrays, **options)
     if type(result) is not tuple or len(result) != 2:
@@ -224,19 +234,16 @@ class Node:
 
 def _record(operation: Operation, operands: Sequence[Any], options: dict[str, Any]) -> Any:
     """The operation's value as a Tensor (or several), with the node that made it if an input requires a gradient."""
-    recording = False
-    for operand in operands:
-        if isinstance(operand, Tensor):
-            recording = recording or operand._requires_grad
-    recording = recording and _mode.grad_enabled
+    recording = _mode.grad_enabled and any([isinstance(x, Tensor) and x._requires_grad for x in operands])
     inputs = [x if isinstance(x, Tensor) else _constant(operation, x, recording) for x in operands]
     arrays: Sequence[Any] = [x._data if isinstance(x, Tensor) else x for x in inputs]
-    if len(arrays) > 1 or operation.floating:
+    if len(arrays) > 1:
         _check_devices(operation, arrays)
-        arrays = promoted(arrays, operation.floating, operation.exempt)
     try:
-        value, pullbacks = _run(operation, arrays, options)
+        value, pullbacks = computed(operation, arrays, options)
     except (IndexError, TypeError, ValueError) as error:
+        if str(error).startswith(f"{operation.name}:"):
+            raise
         raise _named(error, operation, inputs) from error
     if type(value) is tuple:
         values = tuple([wrapped(part, inputs) for part in value])
@@ -288,6 +295,8 @@ def _node(operation: Operation, options: dict[str, Any], inputs: Sequence[Any], 
     node.part = node.parts = None
     node.inputs = tuple([(x.node or x) if isinstance(x, Tensor) else x for x in inputs])
     node.targets = tuple([(x.node or x) if isinstance(x, Tensor) and x._requires_grad else None for x in inputs])
+    if not callable(pullbacks) and not isinstance(pullbacks, (tuple, list)):
+        raise TypeError(f"{operation.name}: its pullbacks must be functions, not {type(pullbacks).__name__}")
     if not callable(pullbacks) and len(pullbacks) != len(node.targets):
         raise TypeError(f"{operation.name} has {len(node.targets)} inputs and returned {len(pullbacks)} pullbacks")
     node.pullbacks = needed(pullbacks, node.targets)
@@ -325,6 +334,7 @@ def _constant(operation: Operation, operand: Any, recording: bool) -> Any:
     if isinstance(operand, np.generic) and operand.dtype.kind in "fiub":
         return operand.item()  # a scalar never widens
     if is_array(operand):
+        operand = plain_array(operand)
         return operand.copy() if recording else operand
     raise TypeError(
         f"{operation.name} takes tensors, arrays and numbers, got {type(operand).__name__}: "
@@ -333,9 +343,7 @@ def _constant(operation: Operation, operand: Any, recording: bool) -> Any:
 
 
 def _named(error: Exception, operation: Operation, inputs: Sequence[Any]) -> Exception:
-    """The array library's error, or the body's own, with the operation's name and the shapes at fault."""
-    if str(error).startswith(f"{operation.name}:"):
-        return error
+    """The array library's error with the operation's name and the shapes at fault."""
     shapes = " and ".join(str(x.shape) if hasattr(x, "shape") else repr(x) for x in inputs)
     kind = next(kind for kind in (IndexError, TypeError, ValueError) if isinstance(error, kind))
     return kind(f"{operation.name}: {error} (called with {shapes})")

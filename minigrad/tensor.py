@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from minigrad import operation, ops
-from minigrad.backend import DEFAULT_DTYPE, Array, device_of, is_array, is_floating, to_device
+from minigrad.backend import DEFAULT_DTYPE, Array, DeviceError, device_of, is_array, is_floating, plain_array, to_device
 
 if TYPE_CHECKING:
     from minigrad.operation import Node
@@ -192,7 +192,10 @@ class Tensor:
             return self if target == self.device else ops.to_device(self, device=target)
         if target is None:
             raise TypeError("to: name a device such as 'cuda' or a dtype such as 'float64', not None")
-        dtype = np.dtype(target)
+        try:
+            dtype = np.dtype(target)
+        except TypeError as error:
+            raise TypeError(f"to: {target!r} is neither a device ('cpu', 'cuda', 'cuda:1') nor a dtype") from error
         if dtype.kind not in "fiub":
             raise TypeError(f"to: a tensor holds floats, integers or booleans, not {dtype}")
         return self if dtype == self.dtype else ops.astype(self, dtype=dtype)
@@ -245,6 +248,8 @@ class Tensor:
                 "a tensor that requires grad is not made a NumPy array silently, which would leave the graph; "
                 "use the operations of minigrad, or .numpy() for the values"
             )
+        if copy is False:
+            raise ValueError("a NumPy array of a tensor is always a copy")
         return np.array(self.numpy(), dtype=dtype)
 
     def __repr__(self) -> str:
@@ -323,7 +328,12 @@ class Tensor:
             raise RuntimeError(
                 f"{what}: this tensor of shape {self.shape} is an expanded view; write to a .clone() of it"
             )
-        self._data[key] = value._data if isinstance(value, Tensor) else value
+        values = value._data if isinstance(value, Tensor) else value
+        if is_array(values) and device_of(values) != self.device:
+            raise DeviceError(
+                f"{what}: the value is on {device_of(values)}, the tensor on {self.device}; move it first"
+            )
+        self._data[key] = values
         self._written()
 
     def _updated(self, value: Tensor) -> Tensor:
@@ -390,7 +400,7 @@ class Tensor:
         return ops.abs(self)
 
     def __invert__(self) -> Tensor:
-        return ops.logical_not(self) if self.dtype == np.bool_ else ops.invert(self)
+        return ops.invert(self)
 
     def __and__(self, other: Any) -> Tensor:
         return ops.bitwise_and(self, other)
@@ -537,8 +547,10 @@ class Tensor:
     def expand(self, *sizes: Any) -> Tensor:
         """Repeat axes of length 1, and new axes in front, without copying; -1 keeps a length."""
         shape = _sizes(sizes)
-        if len(shape) < self.ndim:
-            raise ValueError(f"expand: shape {self.shape} to {shape}; name every dimension, -1 keeps its length")
+        if len(shape) < self.ndim or -1 in shape[: len(shape) - self.ndim]:
+            raise ValueError(
+                f"expand: shape {self.shape} to {shape}; name every dimension, -1 keeps an old one's length"
+            )
         own = (1,) * (len(shape) - self.ndim) + self.shape
         return ops.broadcast_to(self, tuple(n if wish == -1 else wish for n, wish in zip(own, shape, strict=True)))
 
@@ -557,6 +569,8 @@ class Tensor:
             return self.reshape(1)
         self.size(start_dim), self.size(end_dim)  # raise for a dimension that is not there
         start, end = start_dim % self.ndim, end_dim % self.ndim
+        if start > end:
+            raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}, shape {self.shape}")
         return self.reshape(*self.shape[:start], math.prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
@@ -612,5 +626,6 @@ def _new_array(data: Any, dtype: Any, device: str | None) -> Array:
             dtype = DEFAULT_DTYPE
     if data.dtype.kind not in "fiub":
         raise TypeError(f"a tensor holds floats, integers or booleans, not {data.dtype}")
+    data = plain_array(data)
     array = data if device is None else to_device(data, device)
     return array.astype(dtype or array.dtype)  # astype copies

@@ -11,6 +11,7 @@ from minigrad.ops.elementwise import (
     astype,
     bitwise_and,
     bitwise_or,
+    constant,
     copy,
     divide,
     equal,
@@ -20,12 +21,10 @@ from minigrad.ops.elementwise import (
     greater,
     greater_equal,
     invert,
-    isfinite,
     isnan,
     less,
     less_equal,
     log,
-    logical_not,
     masked_fill,
     maximum,
     minimum,
@@ -42,7 +41,7 @@ from minigrad.ops.elementwise import (
     to_device,
     where,
 )
-from minigrad.ops.index import getitem, pick, plain_key, put_along_axis, scatter, take_along_axis
+from minigrad.ops.index import add_along_axis, getitem, pick, plain_key, scatter_add, take_along_axis
 from minigrad.ops.linalg import linear, matmul
 from minigrad.ops.reduce import all, any, argmax, argmin, max, mean, min, sum, var
 from minigrad.ops.shape import (

@@ -125,21 +125,9 @@ def invert(x: Any) -> Any:
 
 
 @op
-def logical_not(x: Any) -> Any:
-    """Whether x is zero."""
-    return namespace(x).logical_not(x), None
-
-
-@op
 def isnan(x: Any) -> Any:
     """Whether x is NaN."""
     return namespace(x).isnan(x), None
-
-
-@op
-def isfinite(x: Any) -> Any:
-    """Whether x is neither infinite nor NaN."""
-    return namespace(x).isfinite(x), None
 
 
 @op
@@ -168,18 +156,18 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
 
 @op
 def maximum(x: Any, y: Any) -> Any:
-    """The larger of x and y; NaN if one is. Where they are equal each gets half of the gradient."""
-    return namespace(x, y).maximum(x, y), (lambda g: _winnings(g, x > y, x == y), lambda g: _winnings(g, y > x, x == y))
+    """The larger of x and y; NaN if one is. Where neither is larger each gets half of the gradient."""
+    return namespace(x, y).maximum(x, y), (lambda g: _winnings(g, x > y, x < y), lambda g: _winnings(g, x < y, x > y))
 
 
 @op
 def minimum(x: Any, y: Any) -> Any:
-    """The smaller of x and y; NaN if one is. Where they are equal each gets half of the gradient."""
-    return namespace(x, y).minimum(x, y), (lambda g: _winnings(g, x < y, x == y), lambda g: _winnings(g, y < x, x == y))
+    """The smaller of x and y; NaN if one is. Where neither is smaller each gets half of the gradient."""
+    return namespace(x, y).minimum(x, y), (lambda g: _winnings(g, x < y, x > y), lambda g: _winnings(g, x > y, x < y))
 
 
-def _winnings(g: Any, won: Any, tied: Any) -> Any:
-    return where(won, g, where(tied, 0.5 * g, 0.0))
+def _winnings(g: Any, won: Any, lost: Any) -> Any:
+    return where(won, g, where(lost, 0.0, 0.5 * g))
 
 
 # ---- functions of one variable ---------------------------------------------------------------------------------------
@@ -274,6 +262,12 @@ def gelu(x: Any, *, approximate: str = "none") -> Any:
 def alias(x: Any) -> Any:
     """x itself, as a value of its own in the graph."""
     return x, lambda g: g
+
+
+@op
+def constant(x: Any) -> Any:
+    """x itself, to which no gradient flows."""
+    return x, None
 
 
 @op(linear=True)

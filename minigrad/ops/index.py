@@ -29,11 +29,14 @@ def _plain_part(part: Any) -> Any:
 def getitem(x: Any, *, key: Any) -> Any:
     """x[key], by NumPy's rules; an element taken twice gets both gradients."""
     shape = x.shape
-    return x[key], lambda g: scatter(g, key=key, shape=shape)
+    value = x[key]
+    if isinstance(value, np.generic):  # NumPy copies a single element out; with an ellipsis it is a view like any other
+        value = x[(*key, ...) if isinstance(key, tuple) else (key, ...)]
+    return value, lambda g: scatter_add(g, key=key, shape=shape)
 
 
 @op(linear=True)
-def scatter(x: Any, *, key: Any, shape: tuple[int, ...]) -> Any:
+def scatter_add(x: Any, *, key: Any, shape: tuple[int, ...]) -> Any:
     """Zeros of `shape` with x added at `key`: the opposite of getitem."""
     return _scattered(x, key, shape), lambda g: g[key]
 
@@ -54,11 +57,11 @@ def take_along_axis(x: Any, indices: Any, *, axis: int) -> Any:
     """Along `axis` the elements that `indices` (integers, of x's shape but for that axis) name."""
     shape = x.shape
     value = namespace(x).take_along_axis(x, indices, axis)
-    return value, (lambda g: put_along_axis(g, indices, axis=axis, shape=shape), None)
+    return value, (lambda g: add_along_axis(g, indices, axis=axis, shape=shape), None)
 
 
 @op(linear=True, exempt=["indices"])
-def put_along_axis(x: Any, indices: Any, *, axis: int, shape: tuple[int, ...]) -> Any:
+def add_along_axis(x: Any, indices: Any, *, axis: int, shape: tuple[int, ...]) -> Any:
     """Zeros of `shape` with x added at `indices` along `axis`: the opposite of take_along_axis."""
     library = array_module(x)
     places = list(library.ix_(*[library.arange(n) for n in indices.shape]))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from minigrad.backend import Array
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import astype, isnan, where
 from minigrad.ops.shape import broadcast_to, reshape
@@ -19,32 +22,40 @@ def kept_shape(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     return tuple(1 if a in reduced else n for a, n in enumerate(shape))
 
 
+def count(shape: tuple[int, ...], axis: Axis) -> int:
+    """How many elements a reduction makes one of."""
+    return math.prod(n for n, kept in zip(shape, kept_shape(shape, axis), strict=True) if kept == 1)
+
+
 @op(linear=True)
 def sum(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    """Σ x along `axis`."""
+    """Σ x along `axis`; of float16 in float32, as in PyTorch."""
     shape, kept = x.shape, kept_shape(x.shape, axis)
-    return namespace(x).sum(x, axis=axis, keepdims=keepdims), lambda g: broadcast_to(reshape(g, kept), shape)
+    return _narrowed(_wide_sum(x, axis, keepdims), x), lambda g: broadcast_to(reshape(g, kept), shape)
 
 
 @op(linear=True, floating=True)
 def mean(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Σ x / n along `axis`; NaN for n = 0."""
     shape, kept = x.shape, kept_shape(x.shape, axis)
-    total = namespace(x).sum(x, axis=axis, keepdims=keepdims)
-    count = math.prod(n for n, k in zip(shape, kept, strict=True) if k == 1)
-    factor = 1.0 / count if count else math.nan
-    return total * factor, lambda g: broadcast_to(reshape(g * factor, kept), shape)
+    factor = 1.0 / (count(shape, axis) or math.nan)
+    value = _narrowed(_wide_sum(x, axis, keepdims) * factor, x)
+    return value, lambda g: broadcast_to(reshape(g * factor, kept), shape)
+
+
+def _wide_sum(x: Array, axis: Axis, keepdims: bool) -> Array:
+    return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32 if x.dtype == np.float16 else None)
+
+
+def _narrowed(total: Array, x: Array) -> Array:
+    return total.astype(x.dtype) if x.dtype == np.float16 else total
 
 
 def var(x: Any, *, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
     """Σ (x - mean x)² / (n - correction) along `axis`; NaN or infinite for n <= correction, as in NumPy."""
     away = x - mean(x, axis=axis, keepdims=True)
-    squares = away * away
-    kept = kept_shape(x.shape, axis)
-    count = math.prod(n for n, k in zip(x.shape, kept, strict=True) if k == 1)
-    degrees = count - correction
-    total = sum(squares, axis=axis, keepdims=keepdims)
-    return total * (1.0 / degrees if degrees > 0 else math.inf)
+    degrees = count(x.shape, axis) - correction
+    return sum(away * away, axis=axis, keepdims=keepdims) * (1.0 / degrees if degrees > 0 else math.inf)
 
 
 @op
@@ -66,8 +77,8 @@ def _shared(g: Any, x: Any, y: Any, axis: Axis) -> Any:
     kept = kept_shape(x.shape, axis)
     y = reshape(y, kept)
     best = (x == y) | isnan(x)  # a NaN is an extreme, though not equal to itself
-    count = sum(astype(best, dtype=g.dtype), axis=axis, keepdims=True)
-    return where(best, reshape(g, kept) / count, 0.0)
+    winners = sum(astype(best, dtype=np.float32), axis=axis, keepdims=True)
+    return where(best, reshape(g, kept) / winners, 0.0)
 
 
 @op

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from minigrad.backend import Array
 from minigrad.operation import namespace, op
-from minigrad.ops.elementwise import exp, log
+from minigrad.ops.elementwise import constant, exp, log
 from minigrad.ops.reduce import max, sum
 
 
@@ -19,7 +22,7 @@ def plain_softmax(x: Any, *, axis: int) -> Any:
 def softmax(x: Any, *, axis: int) -> Any:
     """e^x / Σ e^x along `axis`; ∂x = y (g - Σ g y). A row of -inf alone is NaN."""
     library = namespace(x)
-    y = library.subtract(x, _row_maximum(x, axis), out=library.empty_like(x))  # an array, though x be 0-d
+    y = _below_maximum(x, axis)
     library.exp(y, out=y)
     y /= y.sum(axis=axis, keepdims=True)
 
@@ -28,7 +31,7 @@ def softmax(x: Any, *, axis: int) -> Any:
         product -= y * product.sum(axis=axis, keepdims=True)
         return product
 
-    return y, pullback
+    return y.astype(x.dtype, copy=False), pullback
 
 
 def plain_log_softmax(x: Any, *, axis: int) -> Any:
@@ -41,7 +44,7 @@ def plain_log_softmax(x: Any, *, axis: int) -> Any:
 def log_softmax(x: Any, *, axis: int) -> Any:
     """x - log Σ e^x along `axis`; ∂x = g - e^y Σ g."""
     library = namespace(x)
-    y = library.subtract(x, _row_maximum(x, axis), out=library.empty_like(x))
+    y = _below_maximum(x, axis)
     y -= library.log(library.exp(y).sum(axis=axis, keepdims=True))
 
     def pullback(g: Any) -> Any:
@@ -49,11 +52,18 @@ def log_softmax(x: Any, *, axis: int) -> Any:
         product *= g.sum(axis=axis, keepdims=True)
         return library.subtract(g, product, out=product)
 
-    return y, pullback
+    return y.astype(x.dtype, copy=False), pullback
+
+
+def _below_maximum(x: Array, axis: int) -> Array:
+    """A new array of x less its maximum along `axis`; float16 becomes float32, in which alone long sums are exact."""
+    library = namespace(x)
+    y = library.empty_like(x, dtype=np.float32 if x.dtype == np.float16 else x.dtype)  # an array, though x be 0-d
+    return library.subtract(x, _row_maximum(x, axis), out=y)
 
 
 def _row_maximum(x: Any, axis: int) -> Any:
     """The maximum along `axis`, without gradient: softmax does not depend on what is subtracted. 0 if x is empty."""
     if 0 in x.shape:
         return 0.0
-    return max(x.detach() if hasattr(x, "detach") else x, axis=axis, keepdims=True)
+    return max(constant(x), axis=axis, keepdims=True)

@@ -82,7 +82,7 @@ def largest(x):
     def pullback(g):
         of_value, of_place = g
         assert of_place is None
-        return ops.scatter(of_value, key=(place.item() if isinstance(place, Tensor) else int(place),), shape=shape)
+        return ops.scatter_add(of_value, key=(place.item() if isinstance(place, Tensor) else int(place),), shape=shape)
 
     return (mg.namespace(x).max(x), place), pullback
 
@@ -272,11 +272,32 @@ def test_a_float64_gradient_is_cast_and_a_broadcast_one_is_summed():
     assert (y.grad.dtype, y.grad.tolist()) == (np.float32, [[2], [2], [2]])
 
 
-def test_a_pullback_may_give_none_for_no_gradient():
+def test_an_input_may_have_no_pullback():
     x, y = leaf([1.0]), leaf([2.0])
-    make((lambda g: g, lambda g: None))(x, y).backward()
+    make((lambda g: g, None))(x, y).backward()
     assert x.grad.tolist() == [1]
     assert y.grad is None
+
+
+def test_a_pullback_that_forgets_its_return_is_an_error():
+    x, y = leaf([1.0]), leaf([2.0])
+    for pullbacks in ((lambda g: g, lambda g: None), lambda g: None):
+        with pytest.raises(RuntimeError, match="faulty: a pullback returned None; is its return missing"):
+            make(pullbacks)(x, y).backward()
+
+
+def test_what_is_no_pullback_is_refused():
+    with pytest.raises(TypeError, match="faulty: its pullbacks must be functions, not str"):
+        make("ab")(leaf([1.0]), leaf([2.0]))
+
+
+def test_an_error_inside_a_pullback_says_whose_it_is():
+    def broken(g):
+        raise ZeroDivisionError("somewhere inside")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        make((broken, None))(leaf([1.0]), leaf([2.0])).backward()
+    assert caught.value.__notes__ == ["in the pullback of faulty, for its value of shape (1,)"]
 
 
 # ---- grad mode -------------------------------------------------------------------------------------------------------
@@ -372,3 +393,32 @@ def test_grad_mode_is_each_threads_own():
     left.set()
     thread.join()
     assert seen == [True, False]
+
+
+def test_one_no_grad_object_may_serve_two_threads_and_itself():
+    block = mg.no_grad()
+    with block, block:
+        pass
+    assert mg.is_grad_enabled()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def other():
+        with block:
+            inside.set()
+            go_on.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait()
+    with block:
+        go_on.set()
+        thread.join()
+    assert mg.is_grad_enabled()
+
+
+def test_grad_mode_refuses_to_decorate_a_generator():
+    with pytest.raises(TypeError, match="cannot decorate the generator numbers: use a with block"):
+
+        @mg.no_grad()
+        def numbers():
+            yield 1

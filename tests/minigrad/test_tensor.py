@@ -369,3 +369,20 @@ def test_detach_shares_values_and_clone_does_not():
     clone.sum().backward()
     assert x.grad.tolist() == [1, 1]
     assert x.numpy() is x.data
+
+
+def test_subclasses_of_numpy_arrays_lose_their_own_arithmetic():
+    matrix = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32).view(np.matrix)
+    x = mg.Tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert (x * matrix).tolist() == (x * mg.Tensor(matrix)).tolist() == [[1, 4], [9, 16]]
+    with pytest.raises(TypeError, match="a masked array would lose its mask; fill it first"):
+        mg.Tensor(np.ma.array([1.0, 2.0], mask=[True, False]))
+
+
+def test_shapes_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="flatten: start_dim 1 comes after end_dim 0"):
+        mg.ones(2, 3).flatten(1, 0)
+    with pytest.raises(ValueError, match="name every dimension, -1 keeps an old one's length"):
+        mg.ones(3).expand(-1, 3)
+    with pytest.raises(TypeError, match=r"'gpu' is neither a device .* nor a dtype"):
+        mg.ones(3).to("gpu")

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import minigrad as mg
 from minigrad import Tensor, grad, ops
 from tests.minigrad.ops.factory import (
     ANY_ONE,
@@ -66,9 +67,7 @@ CASES = [
     binary("bitwise_or", values=booleans, differentiable=False),
     unary("invert", values=integers, torch=lambda t, x: ~x, differentiable=False),
     unary("invert", values=booleans, torch=lambda t, x: ~x, differentiable=False),
-    unary("logical_not", values=integers, differentiable=False),
     unary("isnan", differentiable=False),
-    unary("isfinite", differentiable=False),
     unary("sign", values=nonzero),
     # choice
     Case("where", lambda lib, c, x, y: lib.where(c, x, y), THREE, ANY_THREE, values=(booleans, normal, normal)),
@@ -96,6 +95,7 @@ CASES = [
         torch=lambda t, x: t.nn.functional.gelu(x, approximate="tanh"),
     ),
     # form
+    unary("constant", numpy=lambda n, x: x, torch=lambda t, x: x.detach(), differentiable=False),
     unary("alias", numpy=lambda n, x: x, torch=lambda t, x: x.view_as(x)),
     unary("copy", torch=lambda t, x: x.clone()),
     unary(
@@ -263,3 +263,10 @@ def test_integers_give_the_dtype_that_pytorch_gives(name):
 def test_masked_fill_refuses_a_mask_that_is_not_boolean(mask):
     with pytest.raises(TypeError, match=r"masked_fill takes a boolean mask, got (int64|float32|list); write mask == 0"):
         Tensor([1.0, 2.0]).masked_fill(mask, 0.0)
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_the_gradient_beside_a_nan_adds_up_to_the_whole(name):
+    x, y = mg.Tensor([np.nan], requires_grad=True), mg.Tensor([1.0], requires_grad=True)
+    getattr(mg, name)(x, y).sum().backward()
+    assert x.grad.item() + y.grad.item() == 1

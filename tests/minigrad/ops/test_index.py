@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import minigrad as mg
 from minigrad import Tensor, ops
 from tests.minigrad.ops.factory import Case, make_tests, normal
 from tests.support import assert_close, leaf
@@ -61,7 +62,7 @@ def reversed_getitem(key):
     return Case("getitem", lambda lib, x: x[key], fixed(SOURCE), torch=lambda t, x: x[np.ix_(*places)])
 
 
-def scatter(key):
+def scatter_add(key):
     shape = np.zeros(SOURCE)[key].shape
 
     def by_numpy(n, x):
@@ -74,7 +75,7 @@ def scatter(key):
         return t.zeros(12, dtype=x.dtype).index_add(0, places.reshape(-1), x.reshape(-1)).reshape(SOURCE)
 
     return Case(
-        "scatter", lambda lib, x: ops.scatter(x, key=ops.plain_key(key), shape=SOURCE), fixed(shape),
+        "scatter_add", lambda lib, x: ops.scatter_add(x, key=ops.plain_key(key), shape=SOURCE), fixed(shape),
         numpy=by_numpy, torch=by_torch,
     )  # fmt: skip
 
@@ -99,7 +100,7 @@ def put(axis, shape):
         return value
 
     return Case(
-        "put_along_axis", lambda lib, x, i: ops.put_along_axis(x, i, axis=axis, shape=SOURCE), fixed(shape, shape),
+        "add_along_axis", lambda lib, x, i: ops.add_along_axis(x, i, axis=axis, shape=SOURCE), fixed(shape, shape),
         values=(normal, places_along(axis)), numpy=by_numpy,
         torch=lambda t, x, indices: t.zeros(SOURCE, dtype=x.dtype).scatter_add(axis, indices, x),
     )  # fmt: skip
@@ -125,8 +126,8 @@ def pick(axis, keepdims):
 CASES = [
     *map(getitem, KEYS),
     *map(reversed_getitem, REVERSED),
-    *map(scatter, [0, slice(1, None), (..., None, 1), [0, 0, 1], ([0, 0], [1, 1]), ((0, 0), slice(None))]),
-    *map(scatter, [MASK, (MASK[:, 0], [1, 1])]),
+    *map(scatter_add, [0, slice(1, None), (..., None, 1), [0, 0, 1], ([0, 0], [1, 1]), ((0, 0), slice(None))]),
+    *map(scatter_add, [MASK, (MASK[:, 0], [1, 1])]),
     take(0, (2, 4)),
     take(-1, (3, 5)),
     take(1, (3, 0)),
@@ -205,3 +206,9 @@ def test_a_place_that_is_not_there_is_an_error(key):
 def test_a_key_that_is_no_index_is_an_error(key):
     with pytest.raises(IndexError):
         Tensor([1.0, 2.0])[key]
+
+
+def test_a_single_element_is_a_view_like_any_other():
+    x = mg.Tensor([1.0, 2.0, 3.0])
+    x[0][...] = 9.0
+    assert x.tolist() == [9, 2, 3]

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import minigrad as mg
 from minigrad import Tensor, ops
 from tests.minigrad.ops.factory import ANY_ONE, ONE, Case, booleans, make_tests, with_axes
 from tests.support import assert_close, leaf
@@ -162,3 +163,12 @@ def test_integers_sum_to_integers_and_have_a_float32_mean():
     assert (x.mean().dtype, x.mean().item()) == (np.float32, 2.75)
     assert x.var(dim=0).dtype == np.float32
     assert Tensor([True, True]).sum().item() == 2
+
+
+def test_float16_is_added_up_in_float32():
+    ones = mg.ones(4096, 3, dtype=np.float16)
+    assert ones.sum(0).tolist() == [4096] * 3 and ones.sum(0).dtype == np.float16
+    assert mg.ones(70000, dtype=np.float16).mean().item() == 1
+    x = mg.ones(70000, dtype=np.float16, requires_grad=True)
+    x.amax().backward()
+    assert x.grad.numpy().sum(dtype=np.float64) == pytest.approx(1, rel=1e-2)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import minigrad as mg
 from minigrad import Tensor, grad, gradcheck, ops
 from minigrad.ops.softmax import plain_log_softmax, plain_softmax
 from tests.minigrad.ops.factory import Case, make_tests, with_axes
@@ -107,3 +108,10 @@ def test_softmax_leaves_its_input_as_it_was():
 def test_softmax_of_integers_is_float32():
     assert ops.softmax(Tensor([1, 1]), axis=0).dtype == np.float32
     assert ops.log_softmax(Tensor([1, 1]), axis=0).dtype == np.float32
+
+
+def test_softmax_of_float16_adds_up_in_float32():
+    x = mg.zeros(8192, 2, dtype=np.float16)
+    assert x.softmax(0).dtype == np.float16
+    np.testing.assert_allclose(x.softmax(0).numpy(), 1 / 8192, rtol=1e-3)
+    np.testing.assert_allclose(x.log_softmax(0).numpy(), -np.log(8192), rtol=1e-3)
