@@ -153,7 +153,8 @@ def manual_seed(seed: int, step: int = 0) -> None:
     """Start this thread's random stream (seed, step) afresh: the same calls draw the same numbers again.
 
     A training loop that says `manual_seed(seed, step)` at each step can be resumed at any step without saving a
-    random state. Raises ValueError for numbers outside 0 ... 2**64 - 1.
+    random state. A thread that never says it draws the stream (0, 0), like any other. Raises ValueError for numbers
+    outside 0 ... 2**64 - 1.
     """
     for name, number in (("seed", seed), ("step", step)):
         if not 0 <= number < 2**64:

@@ -113,7 +113,7 @@ def op(
     """Make a differentiable operation out of a function of arrays that returns (value, pullbacks).
 
     Inputs are the positional parameters (or `*xs`, then the operation takes a list), options are keyword-only.
-    Pullbacks are a tuple with one function an input, None for an input without derivative; a bare function if there is
+    Pullbacks are a tuple with one function per input, None for an input without derivative; a bare function if there is
     one input; or one function that returns the gradients of all inputs. A body may return a tuple of values: its
     pullback takes a tuple of gradients then. Called with no Tensor among its inputs, an operation is its body's value.
 
@@ -126,10 +126,17 @@ def op(
     """
     if body is None:
         return functools.partial(op, reference=reference, linear=linear, floating=floating, exempt=exempt)
-    parameters = inspect.signature(body).parameters.values()
+    parameters = list(inspect.signature(body).parameters.values())
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     inputs = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
     options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    for p in parameters:
+        if p.kind is p.VAR_KEYWORD or (p.name in inputs and p.default is not p.empty):
+            raise TypeError(
+                f"op: {p} of {body.__name__} is no input; name each option after a *, as in f(x, *, axis=None)"
+            )
+    if not set(exempt) <= set(inputs):
+        raise ValueError(f"op: exempt {sorted(exempt)} of {body.__name__} must name some of its inputs {inputs}")
     positions = frozenset(inputs.index(name) for name in exempt)
     operation = Operation(body.__name__, body, reference, linear, floating, positions, inputs, options, variadic)
     count = -1 if variadic else len(inputs)
@@ -198,10 +205,14 @@ class Node:
     """How one value was made. It refers to its inputs' nodes, to leaves and to constants; arrays live in the pullbacks.
 
     Attributes:
-        inputs: one a positional input: its Node, or the leaf or constant itself.
-        targets: one an input: the Node or leaf Tensor that its gradient goes to, None if it needs none.
-        pullbacks: a tuple, one an input, or one function for all; None once freed.
+        operation, options: what made it.
+        inputs: one per positional input: its Node, or the leaf or constant itself.
+        targets: one per input: the Node or leaf Tensor that its gradient goes to, None if it needs none.
+        pullbacks: a tuple, one per input, or one function for all; None once freed.
         serial: nodes are numbered as they are made, so a node's number is above those of its inputs' nodes.
+        shape, dtype, device: the value's.
+        value: a weak reference to the value: call it for the Tensor, or None if that is gone.
+        memories, versions: of the inputs and the value, to notice that one was written over since.
         part: for one value of a tuple: its place; its only target is then the tuple's node.
         parts: for a tuple's node: the values' (shape, dtype).
     """
@@ -230,6 +241,7 @@ class Node:
         """Let go of all that the node keeps alive; walking it again is then an error."""
         self.pullbacks = None
         self.inputs = self.targets = ()
+        self.options = {}
 
 
 def _record(operation: Operation, operands: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -350,13 +362,13 @@ def _named(error: Exception, operation: Operation, inputs: Sequence[Any]) -> Exc
 
 
 def _check_devices(operation: Operation, arrays: Sequence[Any]) -> None:
-    kind = None
+    device = None
     for array in arrays:
         if type(array) is np.ndarray or is_array(array):
-            if kind is not None and device_of(array) != kind:
+            if device is not None and device_of(array) != device:
                 raise DeviceError(
                     f"{operation.name}: operands on different devices, "
                     + " and ".join(f"{x.shape} on {device_of(x)}" for x in arrays if is_array(x))
                     + "; move one with .to(device)"
                 )
-            kind = device_of(array)
+            device = device_of(array)

@@ -84,6 +84,7 @@ class Tensor:
 
     @property
     def data(self) -> Array:
+        """The array itself, not a copy."""
         return self._data
 
     @data.setter
@@ -93,6 +94,7 @@ class Tensor:
 
     @property
     def grad(self) -> Tensor | None:
+        """What `backward()` has added up here; None before, or after `zero_grad()`."""
         return self._grad
 
     @grad.setter
@@ -105,6 +107,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
+        """Whether gradients flow to this tensor."""
         return self._requires_grad
 
     @requires_grad.setter
@@ -132,18 +135,22 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The length of each dimension."""
         return self._data.shape
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return self._data.ndim
 
     @property
     def dtype(self) -> np.dtype:
+        """The array's NumPy dtype."""
         return self._data.dtype
 
     @property
     def device(self) -> str:
+        """ "cpu", "cuda:0", "cuda:1" ..."""
         return device_of(self._data)
 
     def size(self, dim: int | None = None) -> Any:
@@ -378,6 +385,18 @@ class Tensor:
     def __rtruediv__(self, other: Any) -> Tensor:
         return ops.divide(other, self)
 
+    def __floordiv__(self, other: Any) -> Tensor:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return ops.floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return ops.remainder(other, self)
+
     def __pow__(self, other: Any) -> Tensor:
         return ops.power(self, other)
 
@@ -432,36 +451,47 @@ class Tensor:
     # ---- elementwise -------------------------------------------------------------------------------------------------
 
     def exp(self) -> Tensor:
+        """e^x."""
         return ops.exp(self)
 
     def log(self) -> Tensor:
+        """ln x."""
         return ops.log(self)
 
     def sqrt(self) -> Tensor:
+        """√x."""
         return ops.sqrt(self)
 
     def tanh(self) -> Tensor:
+        """The hyperbolic tangent."""
         return ops.tanh(self)
 
     def sigmoid(self) -> Tensor:
+        """1 / (1 + e^-x)."""
         return ops.sigmoid(self)
 
     def erf(self) -> Tensor:
+        """The error function."""
         return ops.erf(self)
 
     def relu(self) -> Tensor:
+        """max(0, x)."""
         return ops.relu(self)
 
     def abs(self) -> Tensor:
+        """|x|."""
         return ops.abs(self)
 
     def pow(self, exponent: Any) -> Tensor:
+        """self ** exponent, a number or a tensor."""
         return ops.power(self, exponent)
 
     def maximum(self, other: Any) -> Tensor:
+        """The larger of self and other, element by element."""
         return ops.maximum(self, other)
 
     def minimum(self, other: Any) -> Tensor:
+        """The smaller of self and other, element by element."""
         return ops.minimum(self, other)
 
     def where(self, condition: Any, other: Any) -> Tensor:
@@ -473,17 +503,21 @@ class Tensor:
         return ops.masked_fill(self, mask, value)
 
     def softmax(self, dim: int) -> Tensor:
+        """e^x / Σ e^x along `dim`."""
         return ops.softmax(self, axis=dim)
 
     def log_softmax(self, dim: int) -> Tensor:
+        """x - log Σ e^x along `dim`."""
         return ops.log_softmax(self, axis=dim)
 
     # ---- reductions --------------------------------------------------------------------------------------------------
 
     def sum(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
+        """The sum along `dim`, or of all elements."""
         return ops.sum(self, axis=_axes(dim), keepdims=keepdim)
 
     def mean(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
+        """The mean along `dim`, or of all elements."""
         return ops.mean(self, axis=_axes(dim), keepdims=keepdim)
 
     def var(self, dim: Dim = None, correction: int = 1, keepdim: Flag = False) -> Tensor:
@@ -507,15 +541,19 @@ class Tensor:
         return self.amin() if dim is None else Extremes(*ops.pick(self, ops.argmin(self, axis=dim), dim, keepdim))
 
     def argmax(self, dim: int | None = None, keepdim: Flag = False) -> Tensor:
+        """The place of the first largest along `dim`, or in the flattened tensor; int64."""
         return ops.argmax(self, axis=dim, keepdims=keepdim)
 
     def argmin(self, dim: int | None = None, keepdim: Flag = False) -> Tensor:
+        """The place of the first smallest along `dim`, or in the flattened tensor; int64."""
         return ops.argmin(self, axis=dim, keepdims=keepdim)
 
     def any(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
+        """Whether an element along `dim`, or any at all, is not zero."""
         return ops.any(self, axis=_axes(dim), keepdims=keepdim)
 
     def all(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
+        """Whether no element along `dim`, or none at all, is zero."""
         return ops.all(self, axis=_axes(dim), keepdims=keepdim)
 
     # ---- shape -------------------------------------------------------------------------------------------------------
@@ -531,17 +569,21 @@ class Tensor:
         return ops.swapaxes(self, -1, -2)
 
     def matmul(self, other: Any) -> Tensor:
+        """The product of vectors, matrices or batches of matrices."""
         return ops.matmul(self, other)
 
     def reshape(self, *shape: Any) -> Tensor:
+        """The elements in order in another shape; one length may be -1. A view where it can be."""
         return ops.reshape(self, _sizes(shape))
 
     view = reshape
 
     def transpose(self, dim0: int, dim1: int) -> Tensor:
+        """Two dimensions exchanged."""
         return ops.swapaxes(self, dim0, dim1)
 
     def permute(self, *dims: Any) -> Tensor:
+        """The dimensions in another order."""
         return ops.transpose(self, _sizes(dims))
 
     def expand(self, *sizes: Any) -> Tensor:
@@ -561,6 +603,7 @@ class Tensor:
         return ops.squeeze(self, axis=axes)
 
     def unsqueeze(self, dim: int) -> Tensor:
+        """A new dimension of length 1 at `dim`."""
         return ops.expand_dims(self, dim)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:

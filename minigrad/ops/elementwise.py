@@ -38,6 +38,18 @@ def divide(x: Any, y: Any) -> Any:
     return quotient, (lambda g: g / y, lambda g: -g * quotient / y)
 
 
+@op
+def floor_divide(x: Any, y: Any) -> Any:
+    """⌊x / y⌋; no gradient."""
+    return x // y, None
+
+
+@op
+def remainder(x: Any, y: Any) -> Any:
+    """x - y ⌊x / y⌋, which has the sign of y; d/dx = 1, d/dy = -⌊x / y⌋."""
+    return x % y, (lambda g: g, lambda g: -g * (x // y))
+
+
 @op(linear=True)
 def negative(x: Any) -> Any:
     """-x."""

@@ -22,7 +22,9 @@ def _plain_part(part: Any) -> Any:
         return part.data.copy()
     if is_array(part):
         return part.copy()
-    return np.array(part, dtype=None if part else np.int64) if isinstance(part, (list, tuple)) else part
+    if isinstance(part, (list, tuple)):
+        return np.array(part, dtype=None if part else np.int64)  # NumPy takes an empty list for floats
+    return part
 
 
 @op(linear=True)

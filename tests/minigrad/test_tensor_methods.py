@@ -53,6 +53,18 @@ NO_GRADIENT = {"differentiable": False}
 OPERATORS = [
     *[two(f"__{name}__", by_operator(name)) for name in ("add", "sub", "mul")],
     two("__truediv__", lambda _, x, y: x / y, values=(normal, nonzero)),
+    two(
+        "__floordiv__",
+        lambda _, x, y: x // y,
+        values=(normal, nonzero),
+        torch=lambda t, x, y: (x // y).detach(),
+        **NO_GRADIENT,
+    ),
+    any_shape(
+        "__rfloordiv__", lambda _, x: 2.5 // x, values=nonzero, torch=lambda t, x: (2.5 // x).detach(), **NO_GRADIENT
+    ),
+    two("__mod__", lambda _, x, y: x % y, values=(normal, nonzero)),
+    any_shape("__rmod__", lambda _, x: 2.5 % x, values=nonzero, torch=lambda t, x: t.full_like(x, 2.5) % x),
     two("__pow__", lambda _, x, y: x**y, values=(positive, normal)),
     any_shape("__radd__", lambda _, x: 2 + x),
     any_shape("__rsub__", lambda _, x: 2.5 - x),

@@ -49,6 +49,8 @@ CASES = [
     binary("subtract"),
     binary("multiply"),
     binary("divide", values=(normal, nonzero)),
+    binary("floor_divide", values=(normal, nonzero), torch=lambda t, x, y: (x // y).detach(), differentiable=False),
+    binary("remainder", values=(normal, nonzero)),
     binary("power", values=(positive, normal), torch=lambda t, x, y: t.pow(x, y)),
     unary("power", lambda _, x: x**3),
     unary("power", lambda _, x: x**-0.5, values=positive),
