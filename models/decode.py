@@ -117,7 +117,7 @@ class _Search:
     def advance(self, log_probabilities: np.ndarray) -> None:
         """Make each beginning longer by one symbol; (beams, V) is how likely each symbol is after each of them."""
         totals = self.scores[:, None] + log_probabilities  # (beams, V)
-        order = np.argsort(-totals, axis=None, kind="stable")[: 2 * self._beam_size]  # one a beam ends, so half go on
+        order = np.argsort(-totals, axis=None, kind="stable")[: 2 * self._beam_size]  # one per beam ends, so half go on
         beam, symbol = np.divmod(order, totals.shape[1])
         longer = np.concatenate([self.beginnings[beam], symbol[:, None]], axis=1)
         scores = totals[beam, symbol]

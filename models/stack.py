@@ -15,6 +15,7 @@ from typing import Any
 
 import nn
 from minigrad import Tensor
+from nn.feed_forward import check_activation, feed_forward
 
 Weights = dict[str, Tensor]
 
@@ -31,7 +32,7 @@ def keep_weights(result: Any, weights: Weights, path: str) -> Tensor:
     return output
 
 
-class _Layer(nn.FeedForward):
+class _Layer(nn.Module):
     """What both kinds of layer have: self-attention before a feed-forward network, and residual connections."""
 
     def __init__(
@@ -43,8 +44,12 @@ class _Layer(nn.FeedForward):
         activation: str = "relu",
         norm_first: bool = False,
     ) -> None:
-        super().__init__(d_model, d_ff, dropout, activation)  # linear1, dropout, linear2
-        self.norm_first = norm_first
+        super().__init__()
+        check_activation(type(self).__name__, activation)
+        self.activation, self.norm_first = activation, norm_first
+        self.linear1 = nn.Linear(d_model, d_ff)
+        self.dropout = nn.Dropout(dropout)
+        self.linear2 = nn.Linear(d_ff, d_model)
         self.self_attn = nn.MultiHeadAttention(d_model, num_heads, dropout)
         self.norm1 = nn.LayerNorm(d_model)
         self.norm2 = nn.LayerNorm(d_model)
@@ -59,8 +64,11 @@ class _Layer(nn.FeedForward):
             return x + self.dropout(sublayer(norm(x)))
         return norm(x + self.dropout(sublayer(x)))
 
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return feed_forward(x, self.linear1, self.linear2, self.dropout, self.activation)  # (B, N, D)
+
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, norm_first={self.norm_first}"
+        return f"activation={self.activation!r}, norm_first={self.norm_first}"
 
 
 class EncoderLayer(_Layer):
@@ -83,7 +91,7 @@ class EncoderLayer(_Layer):
             return keep_weights(self.self_attn(x, x, x, mask, need_weights=need_weights), weights, "self_attn")
 
         x = self._residual(x, attend, self.norm1)
-        x = self._residual(x, self.feed_forward, self.norm2)
+        x = self._residual(x, self._feed_forward, self.norm2)
         return (x, weights) if need_weights else x
 
 
@@ -106,7 +114,7 @@ class DecoderLayer(_Layer):
         self.multihead_attn = nn.MultiHeadAttention(d_model, num_heads, dropout)
         self.norm3 = nn.LayerNorm(d_model)
 
-    def forward(  # type: ignore[override]  # a FeedForward has no memory to read
+    def forward(
         self,
         x: Any,
         memory: Any,
@@ -132,17 +140,21 @@ class DecoderLayer(_Layer):
 
         x = self._residual(x, attend, self.norm1)
         x = self._residual(x, attend_to_memory, self.norm2)
-        x = self._residual(x, self.feed_forward, self.norm3)
+        x = self._residual(x, self._feed_forward, self.norm3)
         return (x, weights) if need_weights else x
 
 
-class Encoder(nn.Module):
-    """Encoder layers one after another, and a LayerNorm after the last one if `norm` is given."""
+class _Stack(nn.Module):
+    """What both stacks have: layers, and the LayerNorm after the last one, if any."""
 
-    def __init__(self, layers: Iterable[EncoderLayer], norm: nn.LayerNorm | None = None) -> None:
+    def __init__(self, layers: Iterable[_Layer], norm: nn.LayerNorm | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = norm
+
+
+class Encoder(_Stack):
+    """Encoder layers one after another, and a LayerNorm after the last one if `norm` is given."""
 
     def forward(self, x: Any, mask: Any = None, need_weights: bool = False) -> Any:
         """x (B, N, D) to the same shape; `mask` is for every layer; weights have the paths "layers.0.self_attn" ..."""
@@ -153,13 +165,8 @@ class Encoder(nn.Module):
         return (x, weights) if need_weights else x
 
 
-class Decoder(nn.Module):
+class Decoder(_Stack):
     """Decoder layers one after another, and a LayerNorm after the last one if `norm` is given."""
-
-    def __init__(self, layers: Iterable[DecoderLayer], norm: nn.LayerNorm | None = None) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.norm = norm
 
     def forward(
         self,

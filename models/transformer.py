@@ -29,7 +29,8 @@ class Transformer(nn.Module):
         pad_id: the id that fills up short rows, on both sides; nothing attends to it.
         tie_embeddings: one matrix for the target's embedding and the output projection (Press & Wolf 2017, "Using the
             output embedding to improve language models"), and for the source's embedding too if both vocabularies have
-            the same size (section 3.4): then an id should mean the same on both sides.
+            the same size (section 3.4): then an id should mean the same on both sides. The padding's row, which
+            otherwise stays zero, is then trained as the output projection's; harmless, as nothing attends to padding.
         positions: "sinusoidal" (section 3.5) or "learned", a table for each side.
 
     Embeddings start as N(0, 1/D) and are read times √D (section 3.4). The output projection starts as any Linear, so

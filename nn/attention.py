@@ -7,11 +7,9 @@ from typing import Any
 import nn.functional as F
 from minigrad import Tensor, zeros
 from nn import init
+from nn.common import check_probability
 from nn.linear import Linear
-from nn.masks import causal_mask, padding_mask
 from nn.module import Module, Parameter
-
-__all__ = ["MultiHeadAttention", "causal_mask", "padding_mask"]
 
 
 class MultiHeadAttention(Module):
@@ -50,8 +48,7 @@ class MultiHeadAttention(Module):
             raise ValueError(
                 f"MultiHeadAttention: d_model must be a multiple of num_heads, got {d_model} and {num_heads}"
             )
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"MultiHeadAttention: dropout is a probability, from 0 to 1, got {dropout}")
+        check_probability("MultiHeadAttention: dropout", dropout)
         self.d_model, self.num_heads, self.dropout = d_model, num_heads, dropout
         self.kdim = d_model if kdim is None else kdim
         self.vdim = d_model if vdim is None else vdim

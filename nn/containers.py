@@ -11,7 +11,7 @@ from nn.module import Module
 class ModuleList(Module):
     """A list of modules that are parts of the tree, under the names "0", "1" ...; it has no forward of its own.
 
-    Raises TypeError for an item that is no Module.
+    Raises TypeError for an item that is not a Module.
     """
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import nn.functional as F
 from minigrad import Tensor
+from nn.common import check_probability
 from nn.module import Module
 
 
@@ -18,8 +19,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ValueError(f"Dropout: p is a probability, from 0 to 1, got {p}")
+        check_probability("Dropout: p", p)
         self.p = p
 
     def forward(self, x: Any) -> Tensor:

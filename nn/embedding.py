@@ -18,7 +18,9 @@ class Embedding(Module):
     Args:
         num_embeddings: how many ids there are: 0 ... num_embeddings - 1.
         embedding_dim: the length D of a row.
-        padding_idx: an id whose row is zero and gets no gradient. `nn.init` leaves it at zero too.
+        padding_idx: an id whose row starts at zero and gets no gradient from here, so that training leaves it at zero;
+            so does `nn.init`. Where `weight` is used elsewhere too (a tied output projection), its padding row gets the
+            gradient from there, as in PyTorch, and moves.
 
     `weight` is (num_embeddings, D), drawn from N(0, 1). Raises ValueError for a size below 1 or a padding_idx that is
     no id.
@@ -37,10 +39,6 @@ class Embedding(Module):
         self.weight = Parameter(zeros(num_embeddings, embedding_dim))
         self.weight.zero_row = padding_idx
         self.reset_parameters()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self.weight.zero_row = self.padding_idx  # copies of a tensor are made of its values alone
 
     def reset_parameters(self) -> None:
         """Draw the rows afresh."""
@@ -68,21 +66,18 @@ class _Positions(Module):
             )
         self.d_model, self.max_length = d_model, max_length
 
-    def forward(self, x: Any, offset: int = 0) -> Tensor:
-        """x (..., N, D), whose rows are at the places offset ... offset + N - 1, to the same shape.
-
-        Raises ValueError if x has another D, or a place is not in the table.
-        """
+    def forward(self, x: Any) -> Tensor:
+        """x (..., N, D) to the same shape. Raises ValueError if x has another D, or N is above max_length."""
         name = type(self).__name__
         if x.ndim < 2 or x.shape[-1] != self.d_model:
             raise ValueError(f"{name}: x must have the shape (..., N, {self.d_model}), got {x.shape}")
-        end = offset + x.shape[-2]
-        if offset < 0 or end > self.max_length:
+        length = x.shape[-2]
+        if length > self.max_length:
             raise ValueError(
-                f"{name}: places {offset} to {end - 1} asked for, but max_length is {self.max_length}, so the last one "
-                f"is {self.max_length - 1}; make a longer table, or shorten the sequence of length {x.shape[-2]}"
+                f"{name}: a sequence of length {length} was given, but max_length is {self.max_length}; "
+                "make a longer table, or shorten the sequence"
             )
-        return x + self.table[offset:end]
+        return x + self.table[:length]
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, max_length={self.max_length}"

@@ -1,4 +1,7 @@
-"""FeedForward: the position-wise network of a Transformer layer."""
+"""The position-wise feed-forward network of a Transformer layer: as a module, and as a function of its parts.
+
+The layers of `models.stack` hold the parts themselves, under PyTorch's names, and call the function.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,20 @@ from nn.module import Module
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 
 
+def check_activation(name: str, activation: str) -> None:
+    """Raises ValueError that names an unknown activation, and the thing it was given to."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{name}: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+
+
+def feed_forward(x: Any, linear1: Linear, linear2: Linear, dropout: Dropout, activation: str) -> Tensor:
+    """linear2(dropout(activation(linear1(x)))), (..., D) to (..., D): Vaswani et al. 2017, eq. 2, with dropout."""
+    hidden = ACTIVATIONS[activation](linear1(x))  # (..., d_ff)
+    return linear2(dropout(hidden))
+
+
 class FeedForward(Module):
     """Two linear layers with an activation between them, at each position alone (Vaswani et al. 2017, eq. 2).
-
-    A Transformer layer is a subclass, with attention before this network: so `linear1` and `linear2` are parts of the
-    layer itself, under PyTorch's names, and the layer calls `feed_forward`.
 
     Args:
         d_model: length of the rows in and out.
@@ -28,21 +40,15 @@ class FeedForward(Module):
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu") -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"FeedForward: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+        check_activation("FeedForward", activation)
         self.activation = activation
         self.linear1 = Linear(d_model, d_ff)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(d_ff, d_model)
 
-    def feed_forward(self, x: Any) -> Tensor:
-        """(..., D) to (..., D)."""
-        hidden = ACTIVATIONS[self.activation](self.linear1(x))  # (..., d_ff)
-        return self.linear2(self.dropout(hidden))
-
     def forward(self, x: Any) -> Tensor:
         """(..., D) to (..., D)."""
-        return self.feed_forward(x)
+        return feed_forward(x, self.linear1, self.linear2, self.dropout, self.activation)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"

@@ -1,22 +1,24 @@
 """The layers' mathematics as functions, under PyTorch's names: no parameters, no modes, nothing remembered.
 
 What is fused (works in place, in few passes) stands after the plain composition that it equals. Activations come from
-`minigrad.ops`; the ways to compute attention are in `nn.rooms`, the reading of its masks in `nn.masks`.
+`minigrad.ops`, attention from `nn.scaled_dot_product`.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from minigrad import op, ops
-from minigrad.backend import array_module, device_of, is_floating, next_generator, to_device
+from minigrad.backend import array_module, is_floating
 from minigrad.ops import gelu, relu
-from nn.masks import array_of, read_masks
-from nn.rooms import attention_room, attention_weights, chosen_room
+from nn.common import array_of, check_probability, dropout_mask, narrowed, widened
+from nn.rooms import attention_room
+from nn.scaled_dot_product import attention_with_weights, scaled_dot_product_attention
 
 __all__ = [
     "attention_room",
@@ -71,17 +73,24 @@ def layer_norm(
 
     Returns x's shape and dtype. Raises ValueError that names the shapes if they do not fit.
     """
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = lengths(normalized_shape)
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(f"layer_norm: x of shape {x.shape} does not end in normalized_shape {shape}")
     for name, affine in (("weight", weight), ("bias", bias)):
         if affine is not None and affine.shape != shape:
             raise ValueError(f"layer_norm: {name} has the shape {affine.shape}, it must have normalized_shape {shape}")
-    y = fused_layer_norm(_wide(x), weight, bias, axes=len(shape), eps=eps)
-    return _narrowed(y, x.dtype)
+    y = fused_layer_norm(widened(x), weight, bias, axes=len(shape), eps=eps)
+    return narrowed(y, x.dtype)
+
+
+def lengths(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    """The lengths of the last axes; one integer is the length of the last one."""
+    given = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    return tuple(map(operator.index, given))
 
 
 def plain_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
+    """The definition, as a composition of operations: (x - mean) / √(variance + eps) * weight + bias."""
     axis = tuple(range(-axes, 0))
     away = x - ops.mean(x, axis=axis, keepdims=True)
     variance = ops.mean(away * away, axis=axis, keepdims=True)
@@ -136,24 +145,12 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     Srivastava et al. 2014, "Dropout". What is dropped comes from this thread's random stream: see `mg.manual_seed`.
     Raises ValueError for p outside 0 ... 1, TypeError for x that is not floating.
     """
-    _check_probability("dropout: p", p)
+    check_probability("dropout: p", p)
     if not training or p == 0:
         return x
     if not is_floating(x.dtype):
         raise TypeError(f"dropout: x must be floating, got {x.dtype}; write .float()")
-    return ops.multiply(x, _kept(x, x.shape, x.dtype, p))
-
-
-def _check_probability(name: str, p: float) -> None:
-    if not 0 <= p <= 1:
-        raise ValueError(f"{name} is a probability, from 0 to 1, got {p}")
-
-
-def _kept(x: Any, shape: tuple[int, ...], dtype: np.dtype, p: float) -> Any:
-    """0 with probability p, else 1 / (1 - p): an array of this shape and dtype, on x's device."""
-    kept = (next_generator().random(shape, np.float32) >= p).astype(dtype)
-    kept *= 1.0 / (1.0 - p) if p < 1 else 0.0
-    return to_device(kept, device_of(array_of(x)))
+    return ops.multiply(x, dropout_mask(x, x.shape, p))
 
 
 # ---- embedding -------------------------------------------------------------------------------------------------------
@@ -219,7 +216,7 @@ def add_rows(g: Any, ids: Any, *, count: int, padding: int | None) -> Any:
 
 
 def cross_entropy(
-    logits: Any, target: Any, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
+    logits: Any, target: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
 ) -> Any:
     """-Σ_c q_c log softmax(logits)_c for each target class t, with q_c = (1 - ε) [c = t] + ε / C.
 
@@ -238,7 +235,7 @@ def cross_entropy(
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"cross_entropy: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-    _check_probability("cross_entropy: label_smoothing", label_smoothing)
+    check_probability("cross_entropy: label_smoothing", label_smoothing)
     target = _integers("cross_entropy: target", target)
     axis = 0 if logits.ndim == 1 else 1
     shape = logits.shape[:axis] + logits.shape[axis + 1 :]
@@ -260,7 +257,7 @@ def cross_entropy(
         logits = ops.transpose(logits, (0, *range(2, logits.ndim), 1))  # (N, d1, ..., C)
     rows = ops.reshape(logits, (math.prod(shape), classes))
     losses = fused_cross_entropy(
-        _wide(rows), ops.reshape(target, (-1,)), ignore_index=ignore_index, label_smoothing=label_smoothing
+        widened(rows), ops.reshape(target, (-1,)), ignore_index=ignore_index, label_smoothing=label_smoothing
     )
     if reduction == "none":
         losses = ops.reshape(losses, shape)
@@ -268,10 +265,11 @@ def cross_entropy(
         losses = ops.sum(losses)
         if reduction == "mean":
             losses = losses * (1.0 / max(1, data.size - int(ignored.sum())))
-    return _narrowed(losses, logits.dtype)
+    return narrowed(losses, logits.dtype)
 
 
 def plain_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_smoothing: float) -> Any:
+    """The definition, as a composition of operations: rows (M, C) and targets (M,) to losses (M,)."""
     ignored = target == ignore_index  # (M,)
     logits = ops.where(ops.expand_dims(ignored, 1), 0.0, logits)  # (M, C)
     log_p = ops.log_softmax(logits, axis=1)
@@ -310,135 +308,6 @@ def fused_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_sm
         return d_logits, None
 
     return losses, pullback
-
-
-# ---- attention -------------------------------------------------------------------------------------------------------
-
-
-def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    causal_offset: int = 0,
-    key_lengths: Any = None,
-) -> Any:
-    """softmax(Q Kᵀ scale + mask) V: Vaswani et al. 2017, equation 1.
-
-    Masks combine: a query attends to a key if all of them allow it. A query that may attend to nothing gets 0, and the
-    gradient 0; the others do not depend on what they may not attend to.
-
-    Args:
-        query, key, value: (..., N_q, d), (..., N_k, d), (..., N_k, E) with leading axes, such as B and H, that
-            broadcast; floating, of which float16 is computed in float32.
-        attn_mask: broadcasts to the scores (..., N_q, N_k) by NumPy's rule. Boolean: True = may be attended to.
-            Floating: added to the scores, -inf for what may not be attended to; differentiable. Padding (B, N_k) is
-            written mask[:, None, None, :].
-        dropout_p: probability that a weight is dropped. There is no mode here: pass 0 in evaluation.
-        is_causal: query i attends to key j only if j <= i + causal_offset: aligned at the top left, as in PyTorch.
-        scale: 1 / √d by default.
-        enable_gqa: query may have a multiple of the heads (axis -3) of key and value: as many of its heads, side by
-            side, share each of theirs (Ainslie et al. 2023, "GQA").
-        causal_offset: how many keys come before the first query, as in a cache.
-        key_lengths: (B,), integers: only so many of the first keys may be attended to.
-
-    Returns (..., N_q, E). Raises ValueError that names shapes which do not fit, and for a mask of three axes beside a
-    query of four, which may mean two things; TypeError for a mask of integers, which may too, and for a query, key or
-    value that is not floating.
-    """
-    query, key, value, scale, dtype = _attention_inputs(query, key, value, scale, enable_gqa)
-    shape = (*query.shape[:-1], key.shape[-2])  # of the scores
-    visible, bias = read_masks(query, shape, attn_mask, is_causal, causal_offset, key_lengths)
-    kept = _kept_weights(query, shape, dropout_p)
-    output = chosen_room()(query, key, value, _as(bias, query.dtype), visible, kept, scale=scale)
-    return _narrowed(output, dtype)
-
-
-def attention_with_weights(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False
-) -> tuple[Any, Any]:
-    """As `scaled_dot_product_attention`, in the plain room: (output, weights (..., N_q, N_k)).
-
-    The weights are the softmax's, before dropout: rows add up to 1, or to 0 where nothing may be attended to.
-    """
-    query, key, value, scale, dtype = _attention_inputs(query, key, value, None, False)
-    shape = (*query.shape[:-1], key.shape[-2])
-    visible, bias = read_masks(query, shape, attn_mask, is_causal, 0, None)
-    kept = _kept_weights(query, shape, dropout_p)
-    weights = attention_weights(query, key, _as(bias, query.dtype), visible, scale=scale)
-    output = ops.matmul(weights if kept is None else weights * kept, value)
-    return _narrowed(output, dtype), _narrowed(weights, dtype)
-
-
-def _attention_inputs(query: Any, key: Any, value: Any, scale: float | None, grouped: bool) -> tuple[Any, ...]:
-    """Query, key and value with equal leading axes, in one dtype, at least float32; the scale; the output's dtype."""
-    shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
-    dtypes = [x.dtype for x in (query, key, value)]
-    if not all(is_floating(dtype) for dtype in dtypes):
-        found = ", ".join(str(dtype) for dtype in dtypes)
-        raise TypeError(f"attention: query, key and value must be floating, got {found}; write .float()")
-    if (
-        min(query.ndim, key.ndim, value.ndim) < 2
-        or query.shape[-1] != key.shape[-1]
-        or key.shape[-2] != value.shape[-2]
-    ):
-        raise ValueError(f"attention: {shapes} do not fit; they are (..., N_q, d), (..., N_k, d) and (..., N_k, E)")
-    if grouped:
-        key, value = _repeated_heads(query, key, shapes), _repeated_heads(query, value, shapes)
-    try:
-        leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    except ValueError:
-        raise ValueError(
-            f"attention: the leading axes of {shapes} do not broadcast; enable_gqa=True lets heads of the query share "
-            "those of key and value"
-        ) from None
-    dtype = np.result_type(*dtypes)
-    inputs = [_as(_expanded(x, leading), np.promote_types(dtype, np.float32)) for x in (query, key, value)]
-    scale = 1.0 / math.sqrt(max(1, query.shape[-1])) if scale is None else float(scale)
-    return *inputs, scale, dtype
-
-
-def _repeated_heads(query: Any, x: Any, shapes: str) -> Any:
-    """x (..., H_k, N_k, d) with each head as often, side by side, as gives the query's number of heads."""
-    if query.ndim < 3 or x.ndim < 3 or x.shape[-3] == 0 or query.shape[-3] % x.shape[-3] != 0:
-        raise ValueError(
-            f"attention: enable_gqa needs heads on axis -3, the query's a multiple of the others'; got {shapes}"
-        )
-    *batch, heads, length, width = x.shape
-    times = query.shape[-3] // heads
-    repeated = ops.broadcast_to(ops.expand_dims(x, -3), (*batch, heads, times, length, width))
-    return ops.reshape(repeated, (*batch, heads * times, length, width))
-
-
-def _expanded(x: Any, leading: tuple[int, ...]) -> Any:
-    return x if x.shape[:-2] == leading else ops.broadcast_to(x, (*leading, *x.shape[-2:]))
-
-
-def _kept_weights(query: Any, shape: tuple[int, ...], p: float) -> Any:
-    _check_probability("attention: dropout_p", p)
-    return _kept(query, shape, query.dtype, p) if p > 0 else None
-
-
-# ---- dtypes ----------------------------------------------------------------------------------------------------------
-
-
-def _as(x: Any, dtype: Any) -> Any:
-    return x if x is None or x.dtype == dtype else ops.astype(x, dtype=dtype)
-
-
-def _wide(x: Any) -> Any:
-    """float16 as float32: sums of many float16 numbers are neither exact nor fast."""
-    return _as(x, np.float32) if x.dtype == np.float16 else x
-
-
-def _narrowed(x: Any, dtype: np.dtype) -> Any:
-    """What was computed from `_wide` values, in float16 again if that is what they were."""
-    return _as(x, dtype) if dtype == np.float16 else x
 
 
 def _integers(name: str, values: Any) -> Any:

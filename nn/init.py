@@ -1,5 +1,6 @@
 """Starting values: each function writes over a tensor in place and returns it, with PyTorch's names and formulas.
- Numbers are drawn on the CPU in float32 from the thread's random stream (see `mg.manual_seed`), so that a seed gives
+
+Numbers are drawn on the CPU in float32 from the thread's random stream (see `mg.manual_seed`), so that a seed gives
 the same ones on every device and in every dtype. A Parameter's `zero_row` stays zero.
 """
 

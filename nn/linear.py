@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from minigrad import Tensor, ops, zeros
+import nn.functional as F
+from minigrad import Tensor, zeros
 from nn import init
 from nn.module import Module, Parameter
 
@@ -36,7 +37,7 @@ class Linear(Module):
 
     def forward(self, x: Any) -> Tensor:
         """(..., in_features) to (..., out_features). Raises ValueError that names the shapes if they do not fit."""
-        return ops.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from minigrad import DeviceError, Tensor, ops
 from minigrad.backend import array_module, device_of, is_floating
+from nn.common import array_of
 
 
 def padding_mask(ids: Any, pad_id: int) -> Tensor:
@@ -111,8 +112,3 @@ def _check_device(name: str, mask: Any, query: Any) -> None:
     own, others = device_of(array_of(mask)), device_of(array_of(query))
     if own != others:
         raise DeviceError(f"attention: {name} is on {own}, the queries are on {others}; move it with .to({others!r})")
-
-
-def array_of(x: Any) -> Any:
-    """The array of a Tensor; an array itself."""
-    return x.data if isinstance(x, Tensor) else x

@@ -25,13 +25,22 @@ class Parameter(Tensor):
         requires_grad: False for a frozen parameter.
 
     Attributes:
-        zero_row: a row that `nn.init` leaves at zero, such as an Embedding's padding; None for no such row.
+        zero_row: a row that `nn.init` leaves at zero, such as an Embedding's padding; None for no such row. Copies, and
+            what is pickled, keep it.
     """
 
     zero_row: int | None = None
 
     def __init__(self, data: Any, requires_grad: bool = True, dtype: Any = None, device: str | None = None) -> None:
         super().__init__(data, requires_grad, dtype, device)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return *self.__reduce__(), {"zero_row": self.zero_row}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        copy: Any = super().__deepcopy__(memo)
+        copy.zero_row = self.zero_row
+        return copy
 
 
 class LoadedKeys(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,8 +31,7 @@ class LayerNorm(Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        lengths = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
-        shape = tuple(map(operator.index, lengths))
+        shape = F.lengths(normalized_shape)
         if not shape or min(shape) < 1:
             raise ValueError(f"LayerNorm: normalized_shape must be one or more lengths of at least 1, got {shape}")
         self.normalized_shape, self.eps = shape, eps

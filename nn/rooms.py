@@ -1,6 +1,6 @@
 """The rooms of attention: several ways to compute softmax(Q Kᵀ scale) V, which give the same numbers and gradients.
 
-The door to them is `nn.functional.scaled_dot_product_attention`: it checks shapes and dtypes and reads the masks, so
+The door to them is `nn.scaled_dot_product`: it checks shapes and dtypes and reads the masks, so
 that every room gets the same six inputs:
 
     query    (..., N_q, d)      float32 or float64, like key and value; their leading axes are equal
@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from minigrad import Tensor, op
+from minigrad import op
 from minigrad.backend import array_module
-from minigrad.ops import exp, matmul, max, maximum, sum, swapaxes, where
+from minigrad.ops import constant, exp, matmul, max, maximum, sum, swapaxes, where
 
 # ---- plain: the definition -------------------------------------------------------------------------------------------
 
@@ -44,7 +44,12 @@ def attention_weights(query: Any, key: Any, bias: Any, visible: Any, *, scale: f
 def plain_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, kept: Any, *, scale: float) -> Any:
     """The definition, as a composition of operations."""
     weights = attention_weights(query, key, bias, visible, scale=scale)
-    return matmul(weights if kept is None else weights * kept, value)  # (..., N_q, E)
+    return mixture(weights, value, kept)
+
+
+def mixture(weights: Any, value: Any, kept: Any) -> Any:
+    """The values (..., N_k, E) mixed by the weights (..., N_q, N_k) that dropout leaves: (..., N_q, E)."""
+    return matmul(weights if kept is None else weights * kept, value)
 
 
 def _row_maximum(scores: Any) -> Any:
@@ -52,7 +57,7 @@ def _row_maximum(scores: Any) -> Any:
     lowest = float(np.finfo(scores.dtype).min)
     if scores.shape[-1] == 0:
         return lowest
-    return maximum(max(scores.detach() if isinstance(scores, Tensor) else scores, axis=-1, keepdims=True), lowest)
+    return maximum(max(constant(scores), axis=-1, keepdims=True), lowest)
 
 
 # ---- fused: one operation, in few passes -----------------------------------------------------------------------------

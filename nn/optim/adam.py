@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from minigrad.backend import Array, array_module
-from nn.optim.optimizer import Optimizer, array_of, check_not_negative
+from nn.optim.optimizer import Optimizer, check_not_negative, remembered
 
 
 class Adam(Optimizer):
@@ -17,7 +17,7 @@ class Adam(Optimizer):
     g is the gradient plus weight_decay p: L2 regularization.
 
     Args:
-        params: parameters, or dicts, one a group (see `Optimizer`).
+        params: parameters, or dicts, one per group (see `Optimizer`).
         lr: learning rate, 0 or more.
         betas: the shares of the running means of g and of g² that a step keeps, each in [0, 1).
         eps: added to the root of the mean of g², 0 or more.
@@ -56,7 +56,7 @@ class Adam(Optimizer):
         library = array_module(values)
         lr, eps = float(options["lr"]), float(options["eps"])
         beta1, beta2 = map(float, options["betas"])
-        mean, mean_square = array_of(state, "exp_avg", values), array_of(state, "exp_avg_sq", values)
+        mean, mean_square = remembered(state, "exp_avg", values), remembered(state, "exp_avg_sq", values)
         work = library.multiply(gradient, 1 - beta1, out=library.empty_like(values))
         mean *= beta1
         mean += work

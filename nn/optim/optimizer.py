@@ -21,17 +21,17 @@ class Optimizer:
     """The base of optimizers. A subclass has `_check` and `_move`, and names the arrays that it remembers.
 
     Args:
-        params: parameters, or dicts {"params": parameters, option: value, ...}, one a group, whose options go before
+        params: parameters, or dicts {"params": parameters, option: value, ...}, one per group, whose options go before
             `defaults`. They are listed once, so a generator will do.
         defaults: the options and their values.
 
     Attributes:
-        param_groups: a dict a group: its "params", and every option. Options may be changed between steps.
+        param_groups: one dict per group: its "params", and every option. Options may be changed between steps.
         state: for each parameter that has been moved: "step", the number of times, and the remembered arrays, None if
             unused.
 
     Raises ValueError for no parameters, one given twice, one that an operation made, or an option out of range;
-    TypeError for what is no Tensor.
+    TypeError for anything but a Tensor.
     """
 
     arrays: ClassVar[tuple[str, ...]]  # names of the arrays in a parameter's state, each of its shape
@@ -187,7 +187,7 @@ class Optimizer:
             raise ValueError(f"{name} was given no parameters: an empty list, or an iterator that was used up before")
 
 
-def array_of(state: dict[str, Any], name: str, values: Array) -> Array:
+def remembered(state: dict[str, Any], name: str, values: Array) -> Array:
     """The array `name` of a parameter's state: zeros at first; in the dtype and on the device of the parameter."""
     array = state.get(name)
     if array is None:

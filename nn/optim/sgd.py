@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from minigrad.backend import Array
-from nn.optim.optimizer import Optimizer, array_of, check_not_negative
+from nn.optim.optimizer import Optimizer, check_not_negative, remembered
 
 
 class SGD(Optimizer):
@@ -15,7 +15,7 @@ class SGD(Optimizer):
     g is the gradient plus weight_decay p: L2 regularization.
 
     Args:
-        params: parameters, or dicts, one a group (see `Optimizer`).
+        params: parameters, or dicts, one per group (see `Optimizer`).
         lr: learning rate, 0 or more.
         momentum: share of the last step's v that is kept, 0 or more.
         weight_decay: 0 or more.
@@ -36,7 +36,7 @@ class SGD(Optimizer):
         if weight_decay:
             gradient = gradient + weight_decay * values
         if momentum:
-            velocity = array_of(state, "momentum_buffer", values)
+            velocity = remembered(state, "momentum_buffer", values)
             velocity *= momentum
             velocity += gradient
             gradient = velocity

@@ -5,7 +5,7 @@ import pytest
 
 import minigrad as mg
 import nn
-from tests.support import torch_or_skip
+from tests.support import assert_close, torch_or_skip
 
 
 def test_value_and_gradients():
@@ -29,12 +29,12 @@ def test_equals_pytorch(shape, bias):
     x, their_x = mg.Tensor(values[0], requires_grad=True), torch.tensor(values[0], requires_grad=True)
     y, their_y = ours(x), theirs(their_x)
     weights = np.random.default_rng(1).standard_normal(y.shape, np.float32)
-    np.testing.assert_allclose(y.numpy(), their_y.detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert_close(y, their_y, 1e-5)
     (y * weights).sum().backward()
     (their_y * torch.tensor(weights)).sum().backward()
-    np.testing.assert_allclose(x.grad.numpy(), their_x.grad.numpy(), rtol=1e-5, atol=1e-5)
+    assert_close(x.grad, their_x.grad, 1e-5)
     for parameter, theirs_parameter in zip(ours.parameters(), theirs.parameters(), strict=True):
-        np.testing.assert_allclose(parameter.grad.numpy(), theirs_parameter.grad.numpy(), rtol=1e-5, atol=1e-5)
+        assert_close(parameter.grad, theirs_parameter.grad, 1e-5)
 
 
 def test_starts_uniform_within_one_over_root_of_in():

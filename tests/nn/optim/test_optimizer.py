@@ -10,6 +10,7 @@ import nn
 from nn.module import Parameter
 from nn.optim import SGD, Adam, AdamW
 from tests.minigrad.fake_cupy import installed
+from tests.support import assert_close
 
 KINDS = [
     lambda params, **options: SGD(params, **{"lr": 0.1, "momentum": 0.9, **options}),
@@ -193,7 +194,7 @@ def test_a_module_moved_afterwards_takes_its_state_along(make):
                 plain_optimizer.step()
             for a, b in zip(model.parameters(), plain.parameters(), strict=True):
                 assert a.dtype == stops[-1] or a.device.startswith(stops[-1])
-                np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5)
+                assert_close(a.numpy(), b.numpy(), 1e-5)
                 arrays = [value for value in optimizer.state[a].values() if not isinstance(value, int)]
                 assert {(array.dtype, type(array)) for array in arrays} == {(a.dtype, type(a.data))}
 

@@ -1,0 +1,138 @@
+"""The door of attention: it checks what it is given, reads the masks, and calls a room.
+
+The rooms, which compute, are in `nn.rooms`; the forms of masks in `nn.masks`. `nn.functional` exports what is here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from minigrad import ops
+from minigrad.backend import is_floating
+from nn.common import as_dtype, check_probability, dropout_mask, narrowed
+from nn.masks import read_masks
+from nn.rooms import attention_weights, chosen_room, mixture
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    causal_offset: int = 0,
+    key_lengths: Any = None,
+) -> Any:
+    """softmax(Q Kᵀ scale + mask) V: Vaswani et al. 2017, equation 1.
+
+    Masks combine: a query attends to a key if all of them allow it. A query that may attend to nothing gets 0, and the
+    gradient 0; the others do not depend on what they may not attend to.
+
+    Args:
+        query, key, value: (..., N_q, d), (..., N_k, d), (..., N_k, E) with leading axes, such as B and H, that
+            broadcast; floating, of which float16 is computed in float32.
+        attn_mask: broadcasts to the scores (..., N_q, N_k) by NumPy's rule. Boolean: True = may be attended to.
+            Floating: added to the scores, -inf for what may not be attended to; differentiable. Padding (B, N_k) is
+            written mask[:, None, None, :].
+        dropout_p: probability that a weight is dropped. There is no mode here: pass 0 in evaluation.
+        is_causal: query i attends to key j only if j <= i + causal_offset: aligned at the top left, as in PyTorch.
+        scale: 1 / √d by default.
+        enable_gqa: query may have a multiple of the heads (axis -3) of key and value: as many of its heads, side by
+            side, share each of theirs (Ainslie et al. 2023, "GQA").
+        causal_offset: how many keys come before the first query, as in a cache.
+        key_lengths: (B,), integers: only so many of the first keys may be attended to.
+
+    Returns (..., N_q, E). Raises ValueError that names shapes which do not fit, and for a mask of three axes beside a
+    query of four, which may mean two things; TypeError for a mask of integers, which may too, and for a query, key or
+    value that is not floating.
+    """
+    inputs, scale, dtype = _read(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, causal_offset, key_lengths
+    )
+    return narrowed(chosen_room()(*inputs, scale=scale), dtype)
+
+
+def attention_with_weights(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False
+) -> tuple[Any, Any]:
+    """As `scaled_dot_product_attention`, in the plain room: (output, weights (..., N_q, N_k)).
+
+    The weights are the softmax's, before dropout: rows add up to 1, or to 0 where nothing may be attended to.
+    """
+    inputs, scale, dtype = _read(query, key, value, attn_mask, dropout_p, is_causal)
+    query, key, value, bias, visible, kept = inputs
+    weights = attention_weights(query, key, bias, visible, scale=scale)
+    return narrowed(mixture(weights, value, kept), dtype), narrowed(weights, dtype)
+
+
+def _read(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    causal_offset: int = 0,
+    key_lengths: Any = None,
+) -> tuple[tuple[Any, ...], float, np.dtype]:
+    """What was given, as the rooms take it: their six inputs, the scale, and the dtype of the result."""
+    query, key, value, dtype = _aligned(query, key, value, enable_gqa)
+    check_probability("attention: dropout_p", dropout_p)
+    shape = (*query.shape[:-1], key.shape[-2])  # of the scores
+    visible, bias = read_masks(query, shape, attn_mask, is_causal, causal_offset, key_lengths)
+    kept = dropout_mask(query, shape, dropout_p) if dropout_p > 0 else None
+    scale = 1.0 / math.sqrt(max(1, query.shape[-1])) if scale is None else float(scale)
+    return (query, key, value, as_dtype(bias, query.dtype), visible, kept), scale, dtype
+
+
+def _aligned(query: Any, key: Any, value: Any, grouped: bool) -> tuple[Any, Any, Any, np.dtype]:
+    """Query, key and value with equal leading axes, in one dtype, at least float32; and the output's dtype."""
+    shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
+    dtypes = [x.dtype for x in (query, key, value)]
+    if not all(is_floating(dtype) for dtype in dtypes):
+        found = ", ".join(str(dtype) for dtype in dtypes)
+        raise TypeError(f"attention: query, key and value must be floating, got {found}; write .float()")
+    if (
+        min(query.ndim, key.ndim, value.ndim) < 2
+        or query.shape[-1] != key.shape[-1]
+        or key.shape[-2] != value.shape[-2]
+    ):
+        raise ValueError(f"attention: {shapes} do not fit; they are (..., N_q, d), (..., N_k, d) and (..., N_k, E)")
+    if grouped:
+        key, value = _repeated_heads(query, key, shapes), _repeated_heads(query, value, shapes)
+    try:
+        leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    except ValueError:
+        raise ValueError(
+            f"attention: the leading axes of {shapes} do not broadcast; enable_gqa=True lets heads of the query share "
+            "those of key and value"
+        ) from None
+    dtype = np.result_type(*dtypes)
+    wide = np.promote_types(dtype, np.float32)
+    query, key, value = [as_dtype(_expanded(x, leading), wide) for x in (query, key, value)]
+    return query, key, value, dtype
+
+
+def _repeated_heads(query: Any, x: Any, shapes: str) -> Any:
+    """x (..., H_k, N_k, d) with each head as often, side by side, as gives the query's number of heads."""
+    if query.ndim < 3 or x.ndim < 3 or x.shape[-3] == 0 or query.shape[-3] % x.shape[-3] != 0:
+        raise ValueError(
+            f"attention: enable_gqa needs heads on axis -3, the query's a multiple of the others'; got {shapes}"
+        )
+    *batch, heads, length, width = x.shape
+    times = query.shape[-3] // heads
+    repeated = ops.broadcast_to(ops.expand_dims(x, -3), (*batch, heads, times, length, width))
+    return ops.reshape(repeated, (*batch, heads * times, length, width))
+
+
+def _expanded(x: Any, leading: tuple[int, ...]) -> Any:
+    return x if x.shape[:-2] == leading else ops.broadcast_to(x, (*leading, *x.shape[-2:]))

@@ -1,0 +1,181 @@
+"""The rooms of attention: each gives the same, exactly nothing of what is hidden, and finite gradients."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+
+import minigrad as mg
+import nn.functional as F
+from nn.rooms import ROOMS
+from tests.nn.attention import PLACES, TOLERANCE, draw, leaves, with_gradients, zeros_and
+from tests.support import assert_close
+
+INF = math.inf
+
+
+# ---- against one another, and finite differences ---------------------------------------------------------------------
+
+EMPTY_ROWS = PLACES & (np.arange(5) % 2 == 0)[:, None]
+CASES = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "a mask with empty rows": {"attn_mask": EMPTY_ROWS},
+    "a float mask with empty rows": {"attn_mask": np.where(EMPTY_ROWS, 0.5, -INF)},
+    "lengths": {"key_lengths": np.array([3, 0])},
+    "all at once": {
+        "attn_mask": PLACES[:, :1],
+        "is_causal": True,
+        "causal_offset": 1,
+        "key_lengths": np.array([6, 2]),
+        "scale": 0.7,
+    },
+    "dropout": {"attn_mask": EMPTY_ROWS, "dropout_p": 0.4},
+}
+
+
+def attend(options):
+    def attention(*inputs):
+        mg.manual_seed(3)  # so that dropout drops the same at every call
+        return F.scaled_dot_product_attention(*inputs, **options)
+
+    return attention
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", CASES)
+def test_rooms_give_the_same(case, dtype):
+    arrays = draw((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6), dtype=dtype)
+    (weights,) = draw((2, 3, 5, 6), seed=1)
+    with F.attention_room("plain"):
+        expected, expected_gradients = with_gradients(attend(CASES[case]), leaves(*arrays), weights)
+    for name in ROOMS:
+        with F.attention_room(name):
+            value, gradients = with_gradients(attend(CASES[case]), leaves(*arrays), weights)
+        assert_close(value, expected, TOLERANCE[dtype] / 10, name)
+        for gradient, its in zip(gradients, expected_gradients, strict=True):
+            assert_close(gradient, its, TOLERANCE[dtype] / 10, name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_pass_gradcheck(room, case):
+    assert mg.gradcheck(attend(CASES[case]), draw((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)), order=2)
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 1, 5, 1), (2, 3, 5, 7)])
+def test_gradients_with_a_float_mask_pass_gradcheck(room, shape):
+    arrays = draw((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6), shape)
+    arrays[3].flat[0] = -INF
+    assert mg.gradcheck(lambda *inputs: F.scaled_dot_product_attention(*inputs, is_causal=True), arrays, order=2)
+
+
+def test_one_tensor_may_be_query_key_and_value(room):
+    assert mg.gradcheck(lambda x: F.scaled_dot_product_attention(x, x, x), draw((3, 4)), order=2)
+    assert mg.gradcheck(lambda x: F.scaled_dot_product_attention(x, x * x, x * x), draw((3, 4)), order=2)
+
+
+# ---- rows with nothing to attend to ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("floating", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_a_row_with_nothing_to_attend_to_gives_0_and_gradient_0(room, floating):
+    q, k = mg.zeros(2, 1, requires_grad=True), mg.zeros(3, 1, requires_grad=True)
+    v = mg.Tensor([[1.0], [2.0], [6.0]], requires_grad=True)
+    mask = np.array([[True, False, True], [False, False, False]])
+    output = F.scaled_dot_product_attention(q, k, v, np.where(mask, 0.0, -INF) if floating else mask)
+    output.sum().backward()
+    assert output.tolist() == [[3.5], [0]]
+    assert v.grad.tolist() == [[0.5], [0], [0.5]]
+    assert q.grad.tolist() == [[0], [0]] and k.grad.tolist() == [[0], [0], [0]]
+
+
+def test_a_row_of_the_lowest_finite_numbers_is_not_empty(room):
+    k, v = zeros_and([1, 2, 6])
+    mask = np.full((1, 3), np.finfo(np.float32).min)
+    assert F.scaled_dot_product_attention(mg.zeros(1, 1), k, v, mask).tolist() == [[3]]
+
+
+SIZES = [((2, 0, 4), (2, 3, 4)), ((2, 5, 4), (2, 0, 4)), ((0, 5, 4), (0, 3, 4)), ((2, 5, 0), (2, 3, 0))]
+
+
+@pytest.mark.parametrize(("query_shape", "key_shape"), SIZES)
+@pytest.mark.filterwarnings("error")
+def test_axes_of_length_0(room, query_shape, key_shape):
+    q, k, v = leaves(*draw(query_shape, key_shape, (*key_shape[:-1], 6), dtype="float32"))
+    output = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    output.sum().backward()
+    assert output.shape == (*query_shape[:-1], 6) and output.dtype == np.float32
+    if key_shape[1] == 0:
+        assert not output.numpy().any()
+    for tensor in (q, k, v):
+        assert tensor.grad.shape == tensor.shape and np.isfinite(tensor.grad.numpy()).all()
+
+
+# ---- what is hidden --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("length", [5, 33, 64, 130])
+@pytest.mark.parametrize("form", ["is_causal", "boolean", "float"])
+def test_what_is_hidden_changes_no_bit(room, form, length, dtype):
+    q, k, v = draw((2, 3, length, 8), (2, 3, length, 8), (2, 3, length, 8), dtype=dtype)
+    visible = np.tril(np.ones((length, length), bool))
+    mask = {"is_causal": None, "boolean": visible, "float": np.where(visible, 0, -INF)}[form]
+    early = length // 2
+
+    def first_outputs_and_gradients(late):
+        inputs = leaves(*[np.concatenate([x[:, :, :early], x[:, :, early:] * late + late], 2) for x in (q, k, v)])
+        output = F.scaled_dot_product_attention(*inputs, mask, is_causal=form == "is_causal")[:, :, :early]
+        gradients = mg.grad(output, inputs, q[:, :, :early])
+        return [output.numpy(), *[gradient.numpy() for gradient in gradients]]
+
+    for found, expected in zip(first_outputs_and_gradients(-300.0), first_outputs_and_gradients(1.0), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_longer_padding_and_other_batch_mates_change_nothing(room):
+    q, k, v = draw((2, 3, 5, 8), (2, 3, 9, 8), (2, 3, 9, 8), dtype="float32")
+    found = F.scaled_dot_product_attention(*map(mg.Tensor, (q, k, v)), key_lengths=np.array([6, 9])).numpy()[0]
+    alone = F.scaled_dot_product_attention(*[mg.Tensor(x) for x in (q[0], k[0, :, :6], v[0, :, :6])])
+    assert_close(found, alone, 1e-6)
+
+
+# ---- which room ------------------------------------------------------------------------------------------------------
+
+
+def made_by():
+    q, k, v = leaves(*draw((2, 4), (3, 4), (3, 4)))
+    return F.scaled_dot_product_attention(q, k, v).node.operation.name
+
+
+def test_a_room_is_pinned_in_this_block_and_thread_only():
+    inside = []
+    with F.attention_room("plain"):
+        assert made_by() == "matmul"
+        with F.attention_room("fused"):
+            assert made_by() == "fused_attention"
+        assert made_by() == "matmul"
+        thread = threading.Thread(target=lambda: inside.append(made_by()))
+        thread.start()
+        thread.join()
+    assert inside == ["fused_attention"] and made_by() == "fused_attention"
+    with pytest.raises(KeyError), F.attention_room("plain"):
+        raise KeyError
+    assert made_by() == "fused_attention"
+
+
+def test_an_unknown_room_is_refused():
+    with (
+        pytest.raises(ValueError, match="there is no room 'fast'; the rooms are plain, fused"),
+        F.attention_room("fast"),
+    ):
+        pass
+
+
+def test_joining_the_heads_copies_nothing():
+    x = mg.Tensor(draw((2, 5, 12), dtype="float32")[0], requires_grad=True)
+    heads = x.reshape(2, 5, 3, 4).transpose(1, 2)
+    output = F.scaled_dot_product_attention(heads, heads, heads)
+    assert np.shares_memory(output.transpose(1, 2).reshape(2, 5, 12).numpy(), output.numpy())
