@@ -70,6 +70,8 @@ def grad(
     if len(weights) != len(outputs):
         raise ValueError(f"grad: {len(weights)} grad_outputs for {len(outputs)} outputs; give one an output")
     for place, tensor in enumerate(inputs):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"grad: input {place} must be a Tensor, not {type(tensor).__name__}")
         if not tensor.requires_grad:
             raise RuntimeError(f"grad: input {place} of shape {tensor.shape} does not require grad")
     seeds = [_seed(output, weight, "grad") for output, weight in zip(outputs, weights, strict=True)]

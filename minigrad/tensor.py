@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -259,6 +260,9 @@ class Tensor:
             raise ValueError("a NumPy array of a tensor is always a copy")
         return np.array(self.numpy(), dtype=dtype)
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
+
     def __repr__(self) -> str:
         values = np.array2string(self.numpy(), separator=", ", prefix="tensor(", threshold=50)
         notes = [] if self.dtype in (DEFAULT_DTYPE, np.int64, np.bool_) else [f"dtype={self.dtype}"]
@@ -340,7 +344,10 @@ class Tensor:
             raise DeviceError(
                 f"{what}: the value is on {device_of(values)}, the tensor on {self.device}; move it first"
             )
-        self._data[key] = values
+        try:
+            self._data[key] = values
+        except (IndexError, OverflowError, TypeError, ValueError) as error:
+            raise type(error)(f"{what}: {error} (this tensor has shape {self.shape})") from error
         self._written()
 
     def _updated(self, value: Tensor) -> Tensor:
@@ -598,7 +605,8 @@ class Tensor:
 
     def squeeze(self, dim: Dim = None) -> Tensor:
         """Without axes of length 1: all of them, or those of `dim` that have length 1."""
-        dims = range(self.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+        chosen = _axes(dim)
+        dims = range(self.ndim) if chosen is None else chosen if isinstance(chosen, tuple) else (chosen,)
         axes = tuple(d for d in dims if self.size(d) == 1) if self.ndim else ()
         return ops.squeeze(self, axis=axes)
 
@@ -619,7 +627,7 @@ class Tensor:
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
         """Pieces of `split_size` along `dim` (the last may be shorter), or of the given sizes."""
         length = self.size(dim)
-        if isinstance(split_size, int):
+        if not isinstance(split_size, Sequence):
             if split_size < 1:
                 raise ValueError(f"split: pieces must have a length of 1 or more, not {split_size}")
             cuts = tuple(range(split_size, length, split_size))
@@ -648,8 +656,12 @@ def _sizes(arguments: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _axes(dim: Dim) -> int | tuple[int, ...] | None:
-    """PyTorch takes a list of dimensions, NumPy a tuple."""
-    return dim if dim is None or isinstance(dim, int) else tuple(dim)
+    """PyTorch takes a list of dimensions, NumPy a tuple; both take NumPy's integers."""
+    if dim is None:
+        return None
+    if isinstance(dim, Sequence):
+        return tuple([operator.index(d) for d in dim])
+    return operator.index(dim)
 
 
 def _is_operand(value: Any) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from minigrad import op, ops
 from minigrad.backend import array_module, is_floating
-from minigrad.ops import gelu, relu
+from minigrad.ops import relu
 from nn.common import array_of, check_probability, dropout_mask, narrowed, widened
 from nn.rooms import attention_room
 from nn.scaled_dot_product import attention_with_weights, scaled_dot_product_attention
@@ -46,6 +46,11 @@ def softmax(x: Any, dim: int) -> Any:
 def log_softmax(x: Any, dim: int) -> Any:
     """x - log Σ e^x along `dim`."""
     return ops.log_softmax(x, axis=dim)
+
+
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """x Φ(x): see `minigrad.ops.gelu`; of float16 in float32, whose range x² does not leave."""
+    return narrowed(ops.gelu(widened(x), approximate=approximate), x.dtype)
 
 
 # ---- linear ----------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def scaled_dot_product_attention(
     """softmax(Q Kᵀ scale + mask) V: Vaswani et al. 2017, equation 1.
 
     Masks combine: a query attends to a key if all of them allow it. A query that may attend to nothing gets 0, and the
-    gradient 0; the others do not depend on what they may not attend to.
+    gradient 0; the others do not depend on what they may not attend to, as long as it is finite (0 · NaN is NaN).
 
     Args:
         query, key, value: (..., N_q, d), (..., N_k, d), (..., N_k, E) with leading axes, such as B and H, that

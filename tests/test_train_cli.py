@@ -148,14 +148,15 @@ def test_resume_of_a_finished_run_reports_again_and_changes_nothing(run_train, t
             ["revers"],
             "unknown task 'revers': the tasks are addition, copy, dates, reverse, sort; did you mean 'reverse'?",
         ),
-        (["--steps", "0"], "--steps must be 1 or more, not 0"),
+        (["--steps", "0"], "--steps must be from 1 to 1000000000, not 0"),
         (["--steps", "many"], "argument --steps: invalid int value: 'many'; see python train.py --help"),
         (["--dropout", "1.5"], "--dropout must be 0 or more and below 1, not 1.5"),
         (["--lr", "nan"], "--lr must be a finite number above 0, not nan"),
         (["--d-model", "30"], "--d-model must be a multiple of --heads, but 30 is none of 4"),
-        (["--layers", "0"], "--encoder-layers must be 1 or more, not 0"),
+        (["--layers", "0"], "--encoder-layers must be from 1 to 1000, not 0"),
         (["--seed", "-1"], "--seed must be from 0 to 2**64 - 1, not -1"),
-        (["--device", "gpu"], "--device must be cpu, cuda or cuda:1, not gpu"),
+        (["--device", "cpu\n"], r"--device must be cpu, cuda or cuda:1, not 'cpu\n'"),
+        (["--device", "gpu"], "--device must be cpu, cuda or cuda:1, not 'gpu'"),
         (["--colour", "red"], "unrecognized arguments: --colour; see python train.py --help"),
         (["copy", "sort"], "unrecognized arguments: sort; see python train.py --help"),
         (["--min-length", "9", "--max-length", "3"], "reverse: min_length 9 is greater than max_length 3"),
@@ -268,7 +269,7 @@ def test_a_loss_that_is_no_number(run_train):
     status, _, err = run_train(*SMALL, "--lr", "1e30", "--optimizer", "sgd", "--clip", "0", "--schedule", "constant")
     assert status == 1
     line = one_line(err)
-    assert "train anew with a lower --lr (it is 1e+30) or a lower --clip (it is 0)" in line
+    assert "train anew with a lower --lr (it is 1e+30) or a lower --clip (it is 0, for no limit)" in line
     assert line.endswith("; runs/copy-1 keeps its checkpoint of step 0")
     assert checkpoint.load("runs/copy-1/checkpoint.npz")["step"] == 0
 

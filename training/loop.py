@@ -1,6 +1,7 @@
 """The loop around a trainer's steps: progress on the screen, evaluations, checkpoints, and stopping when asked to."""
 
 import signal
+import sys
 import time
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -61,14 +62,19 @@ def train(trainer: Trainer, run: Run) -> bool:
 
 
 class StopRequest:
-    """While entered, SIGINT (Ctrl-C) or SIGTERM only sets `requested`; a second one ends the process at once."""
+    """While entered, SIGINT (Ctrl-C) or SIGTERM only sets `requested`; a second one ends the process at once.
+
+    A signal that the process was started to ignore, as a shell does for what runs in the background, stays ignored.
+    """
 
     def __init__(self) -> None:
         self.requested = False
         self._former: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self._former = {number: signal.signal(number, self._request) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._former[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(
@@ -80,6 +86,7 @@ class StopRequest:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         self.__exit__(None, None, None)
+        print("\nstopping after this step and its checkpoint; again to end at once", file=sys.stderr)
 
 
 def _line(measured: dict[str, float], speed: float) -> str:

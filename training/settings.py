@@ -27,8 +27,14 @@ def one_of(*choices: str) -> Allowed:
     return Allowed(" or ".join(choices), lambda value: value in choices)
 
 
-COUNT = Allowed("1 or more", lambda value: value >= 1)
-COUNT_FROM_0 = Allowed("0 or more", lambda value: value >= 0)
+def between(lowest: int, highest: int) -> Allowed:
+    return Allowed(f"from {lowest} to {highest}", lambda value: lowest <= value <= highest)
+
+
+LAYERS = between(1, 1000)
+SIZE = between(1, 100_000)
+"""Of what is held in memory: a typing error must not fill it."""
+STEPS = between(1, 10**9)
 ABOVE_0 = Allowed("a finite number above 0", lambda value: 0 < value < math.inf)
 FROM_0 = Allowed("a finite number, 0 or more", lambda value: 0 <= value < math.inf)
 BELOW_1 = Allowed("0 or more and below 1", lambda value: 0 <= value < 1)
@@ -45,33 +51,33 @@ def _setting(default: Any, allowed: Allowed, meaning: str) -> Any:
 class Settings:
     """The sizes and hyper-parameters of one run. Raises SettingsError for a value outside its range."""
 
-    d_model: int = _setting(64, COUNT, "width of the model, D")
-    heads: int = _setting(4, COUNT, "attention heads, a divisor of --d-model")
-    encoder_layers: int = _setting(2, COUNT, "encoder layers")
-    decoder_layers: int = _setting(2, COUNT, "decoder layers")
-    d_ff: int = _setting(256, COUNT, "width of the feed-forward layers")
+    d_model: int = _setting(64, SIZE, "width of the model, D")
+    heads: int = _setting(4, SIZE, "attention heads, a divisor of --d-model")
+    encoder_layers: int = _setting(2, LAYERS, "encoder layers")
+    decoder_layers: int = _setting(2, LAYERS, "decoder layers")
+    d_ff: int = _setting(256, SIZE, "width of the feed-forward layers")
     dropout: float = _setting(0.0, BELOW_1, "probability of dropping a number")
     activation: str = _setting("relu", one_of("relu", "gelu"), "of the feed-forward layers")
     norm_first: bool = _setting(False, ANY, "layer norm before each sub-layer instead of after it")
     tie_embeddings: bool = _setting(False, ANY, "one matrix for the embeddings and the output layer, where sizes allow")
     positions: str = _setting("sinusoidal", one_of("sinusoidal", "learned"), "how positions are told")
 
-    batch_size: int = _setting(64, COUNT, "examples in a step")
-    steps: int = _setting(600, COUNT, "steps in all")
+    batch_size: int = _setting(64, SIZE, "examples in a step")
+    steps: int = _setting(600, STEPS, "steps in all")
     optimizer: str = _setting("adam", one_of("adam", "adamw", "sgd"), "how parameters are moved")
     lr: float = _setting(2e-3, ABOVE_0, "learning rate, at its highest")
     schedule: str = _setting(
         "cosine", one_of("cosine", "warmup", "constant"), "how the learning rate goes: 'warmup' is the paper's"
     )
-    warmup: int = _setting(100, COUNT_FROM_0, "steps over which the learning rate rises")
+    warmup: int = _setting(100, between(0, 10**9), "steps over which the learning rate rises")
     weight_decay: float = _setting(0.0, FROM_0, "of the optimizer")
     label_smoothing: float = _setting(0.0, BELOW_1, "share of the target spread over all symbols")
     clip: float = _setting(1.0, FROM_0, "longest gradient (norm over all parameters); 0 for no limit")
 
-    eval_every: int = _setting(200, COUNT, "steps between evaluations, each of which saves a checkpoint")
-    eval_size: int = _setting(200, COUNT, "held-out examples in an evaluation while training")
-    test_size: int = _setting(1000, COUNT, "further held-out examples, for the report at the end")
-    beam: int = _setting(1, COUNT, "beams for the report and the answers; 1 is greedy decoding")
+    eval_every: int = _setting(200, STEPS, "steps between evaluations, each of which saves a checkpoint")
+    eval_size: int = _setting(200, SIZE, "held-out examples in an evaluation while training")
+    test_size: int = _setting(1000, SIZE, "further held-out examples, for the report at the end")
+    beam: int = _setting(1, SIZE, "beams for the report and the answers; 1 is greedy decoding")
 
     seed: int = _setting(0, SEED, "of the parameters, the examples and dropout")
     device: str = _setting("cpu", DEVICE, "where to compute")
@@ -80,7 +86,7 @@ class Settings:
         for setting in fields(self):
             value, allowed = getattr(self, setting.name), setting.metadata["allowed"]
             if not allowed.test(value):
-                raise SettingsError(f"{flag(setting.name)} must be {allowed.words}, not {value}")
+                raise SettingsError(f"{flag(setting.name)} must be {allowed.words}, not {value!r}")
         if self.d_model % self.heads:
             raise SettingsError(f"--d-model must be a multiple of --heads, but {self.d_model} is none of {self.heads}")
 

@@ -151,5 +151,5 @@ class Trainer:
         if not math.isfinite(value):
             raise TrainingError(
                 f"the {what} is {value} at step {step}; train anew with a lower --lr (it is {self.settings.lr:g}) "
-                f"or a lower --clip (it is {self.settings.clip:g})"
+                f"or a lower --clip (it is {self.settings.clip:g}{', for no limit' if not self.settings.clip else ''})"
             )

@@ -17,7 +17,7 @@ Axis = int | tuple[int, ...] | None
 
 def kept_shape(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     """The shape that a reduction with `keepdims=True` has."""
-    axes = range(len(shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     reduced = {a % len(shape) for a in axes} if shape else set()
     return tuple(1 if a in reduced else n for a, n in enumerate(shape))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from minigrad import Tensor
-from minigrad.backend import array_module
+from minigrad.backend import Array, array_module
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
@@ -30,10 +30,15 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> T
         return Tensor(0.0)
     library = array_module(gradients[0].data)
     with np.errstate(all="ignore"):  # the norm that is returned tells of an overflow
-        norm = library.sqrt(sum(library.vdot(gradient.data, gradient.data) for gradient in gradients))
+        norm = library.sqrt(sum(_squared_norm(gradient.data) for gradient in gradients))
         scale = library.minimum(float(max_norm) / (norm + 1e-6), 1.0)  # 1e-6 as in PyTorch
         for gradient in gradients:
             array = gradient.data
             array *= scale
             gradient._written()
     return Tensor(norm)
+
+
+def _squared_norm(array: Array) -> Array:
+    wide = array.astype(np.promote_types(array.dtype, np.float32), copy=False)  # squares soon leave float16's range
+    return array_module(wide).vdot(wide, wide)

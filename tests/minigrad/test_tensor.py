@@ -386,3 +386,25 @@ def test_shapes_that_make_no_sense_are_refused():
         mg.ones(3).expand(-1, 3)
     with pytest.raises(TypeError, match=r"'gpu' is neither a device .* nor a dtype"):
         mg.ones(3).to("gpu")
+
+
+def test_numpy_integers_are_dimensions_and_sizes():
+    x = mg.ones(2, 1, 4)
+    axis = np.int64(1)
+    assert x.sum(axis).shape == x.mean([axis]).shape == x.squeeze(axis).shape == x.amax(axis).shape == (2, 4)
+    assert [piece.shape for piece in x.split(np.int64(3), 2)] == [(2, 1, 3), (2, 1, 1)]
+
+
+def test_a_single_number_is_formatted_as_one():
+    assert f"{mg.Tensor(1.5):.3f}" == "1.500"
+    assert f"{mg.Tensor([1.5])}" == "tensor([1.5])"
+
+
+def test_a_write_that_does_not_fit_names_what_was_written():
+    x = mg.Tensor([1, 2])
+    with pytest.raises(ValueError, match=r"copy_: .*shape \(3,\).* \(this tensor has shape \(2,\)\)"):
+        x.copy_([1, 2, 3])
+    with pytest.raises(IndexError, match=r"x\[i\] = v: index 7 is out of bounds"):
+        x[7] = 0
+    with pytest.raises(OverflowError, match=r"x\[i\] = v: "):
+        x[0] = 2**70

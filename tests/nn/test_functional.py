@@ -410,3 +410,9 @@ def test_everything_stays_on_its_device():
         assert {y.device, loss.device, x.grad.device, weight.grad.device} == {"cuda:0"}
         with pytest.raises(mg.DeviceError, match=r"fused_cross_entropy: .* \(3, 4\) on cuda:0 and \(3,\) on cpu"):
             F.cross_entropy(x, [1, -100, 3])
+
+
+def test_gelu_of_large_float16_numbers_has_a_gradient():
+    x = mg.Tensor(np.array([300.0, -300.0], np.float16), requires_grad=True)
+    F.gelu(x, approximate="tanh").sum().backward()
+    assert x.grad.tolist() == [1, 0]

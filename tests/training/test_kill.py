@@ -135,6 +135,8 @@ def test_asked_to_stop(undisturbed, tmp_path, number):
     _, err = process.communicate()
     assert process.returncode == 130
     step = checkpoint.load(folder / "checkpoint.npz")["step"]
-    assert err == f"train.py: stopped and saved at step {step}; go on by: python train.py --resume {folder}\n"
+    first, last = err.strip().splitlines()
+    assert first == "stopping after this step and its checkpoint; again to end at once"
+    assert last == f"train.py: stopped and saved at step {step}; go on by: python train.py --resume {folder}"
     finish(start("--resume", folder))
     assert_same_bits(final_state(folder), undisturbed)

@@ -11,9 +11,11 @@ from training.tasks import TASKS
 @pytest.mark.parametrize(
     "name, value, message",
     [
-        ("d_model", 0, "--d-model must be 1 or more, not 0"),
-        ("steps", 0, "--steps must be 1 or more, not 0"),
-        ("warmup", -1, "--warmup must be 0 or more, not -1"),
+        ("d_model", 0, "--d-model must be from 1 to 100000, not 0"),
+        ("batch_size", 10**20, "--batch-size must be from 1 to 100000, not 1" + "0" * 20),
+        ("encoder_layers", 10**6, "--encoder-layers must be from 1 to 1000, not 1000000"),
+        ("steps", 0, "--steps must be from 1 to 1000000000, not 0"),
+        ("warmup", -1, "--warmup must be from 0 to 1000000000, not -1"),
         ("dropout", 1.5, "--dropout must be 0 or more and below 1, not 1.5"),
         ("dropout", 1.0, "--dropout must be 0 or more and below 1, not 1.0"),
         ("dropout", float("nan"), "--dropout must be 0 or more and below 1, not nan"),
@@ -22,11 +24,11 @@ from training.tasks import TASKS
         ("lr", 0.0, "--lr must be a finite number above 0, not 0.0"),
         ("clip", -1.0, "--clip must be a finite number, 0 or more, not -1.0"),
         ("label_smoothing", 1.0, "--label-smoothing must be 0 or more and below 1, not 1.0"),
-        ("activation", "tanh", "--activation must be relu or gelu, not tanh"),
-        ("schedule", "linear", "--schedule must be cosine or warmup or constant, not linear"),
-        ("optimizer", "lion", "--optimizer must be adam or adamw or sgd, not lion"),
+        ("activation", "tanh", "--activation must be relu or gelu, not 'tanh'"),
+        ("schedule", "linear", "--schedule must be cosine or warmup or constant, not 'linear'"),
+        ("optimizer", "lion", "--optimizer must be adam or adamw or sgd, not 'lion'"),
         ("seed", -1, r"--seed must be from 0 to 2\*\*64 - 1, not -1"),
-        ("device", "gpu", "--device must be cpu, cuda or cuda:1, not gpu"),
+        ("device", "gpu", "--device must be cpu, cuda or cuda:1, not 'gpu'"),
     ],
 )
 def test_a_value_out_of_its_range(name, value, message):

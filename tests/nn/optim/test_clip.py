@@ -87,3 +87,10 @@ def test_on_a_gpu_nothing_leaves_it():
 def test_a_negative_norm_is_refused(max_norm):
     with pytest.raises(ValueError, match=f"clip_grad_norm_: max_norm must be 0 or more, got {max_norm}"):
         clip_grad_norm_(with_gradients([1.0]), max_norm)
+
+
+def test_squares_of_float16_gradients_do_not_overflow():
+    x = Parameter(np.ones(10, np.float16))
+    x.grad = mg.Tensor(np.full(10, 1000, np.float16))
+    assert clip_grad_norm_([x], 1.0).item() == pytest.approx(1000 * math.sqrt(10), rel=1e-3)
+    np.testing.assert_allclose(x.grad.numpy(), 1 / math.sqrt(10), rtol=1e-2)
