@@ -30,7 +30,8 @@ def ones(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_
 def full(
     shape: Sequence[int], fill_value: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
 ) -> Tensor:
-    """A tensor with one value everywhere; its dtype is that of `Tensor(fill_value)` unless given."""
+    """A tensor with one value everywhere: of a float in float32, of an int in int64, unless a dtype is given."""
+    fill_value = fill_value.item() if isinstance(fill_value, np.generic) else fill_value
     dtype = Tensor(fill_value).dtype if dtype is None else dtype
     return _made(np.full(shape, fill_value, dtype), device, requires_grad)
 

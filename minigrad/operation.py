@@ -347,6 +347,8 @@ def _constant(operation: Operation, operand: Any, recording: bool) -> Any:
         return operand.item()  # a scalar never widens
     if is_array(operand):
         operand = plain_array(operand)
+        if operand.dtype.kind not in "fiub":
+            raise TypeError(f"{operation.name}: a tensor holds floats, integers or booleans, not {operand.dtype}")
         return operand.copy() if recording else operand
     raise TypeError(
         f"{operation.name} takes tensors, arrays and numbers, got {type(operand).__name__}: "

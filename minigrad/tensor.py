@@ -177,7 +177,10 @@ class Tensor:
         return to_device(self._data, "cpu")
 
     def item(self) -> Any:
-        """The Python number of a tensor with one element; ValueError for more."""
+        """The Python number of a tensor with one element; ValueError for more.
+
+        Add up losses with it: `total += loss` would keep the graph of every loss alive.
+        """
         if self.numel() != 1:
             raise ValueError(f"item() needs a tensor with one element, this one has shape {self.shape}")
         return self._data.item()
@@ -365,6 +368,18 @@ class Tensor:
 
     def __itruediv__(self, other: Any) -> Tensor:
         return self._updated(ops.divide(self, other))
+
+    def __ifloordiv__(self, other: Any) -> Tensor:
+        return self._updated(ops.floor_divide(self, other))
+
+    def __imod__(self, other: Any) -> Tensor:
+        return self._updated(ops.remainder(self, other))
+
+    def __ipow__(self, other: Any) -> Tensor:
+        return self._updated(ops.power(self, other))
+
+    def __imatmul__(self, other: Any) -> Tensor:
+        return self._updated(ops.matmul(self, other))
 
     # ---- arithmetic --------------------------------------------------------------------------------------------------
 

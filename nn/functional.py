@@ -84,7 +84,7 @@ def layer_norm(
     for name, affine in (("weight", weight), ("bias", bias)):
         if affine is not None and affine.shape != shape:
             raise ValueError(f"layer_norm: {name} has the shape {affine.shape}, it must have normalized_shape {shape}")
-    y = fused_layer_norm(widened(x), weight, bias, axes=len(shape), eps=eps)
+    y = fused_layer_norm(widened(x), weight, bias, axes=len(shape), eps=float(eps))
     return narrowed(y, x.dtype)
 
 
@@ -262,7 +262,7 @@ def cross_entropy(
         logits = ops.transpose(logits, (0, *range(2, logits.ndim), 1))  # (N, d1, ..., C)
     rows = ops.reshape(logits, (math.prod(shape), classes))
     losses = fused_cross_entropy(
-        widened(rows), ops.reshape(target, (-1,)), ignore_index=ignore_index, label_smoothing=label_smoothing
+        widened(rows), ops.reshape(target, (-1,)), ignore_index=ignore_index, label_smoothing=float(label_smoothing)
     )
     if reduction == "none":
         losses = ops.reshape(losses, shape)

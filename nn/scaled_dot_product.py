@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad import ops
+from minigrad import Tensor, ops
 from minigrad.backend import is_floating
 from nn.common import as_dtype, check_probability, dropout_mask, narrowed
 from nn.masks import read_masks
@@ -39,8 +39,9 @@ def scaled_dot_product_attention(
         query, key, value: (..., N_q, d), (..., N_k, d), (..., N_k, E) with leading axes, such as B and H, that
             broadcast; floating, of which float16 is computed in float32.
         attn_mask: broadcasts to the scores (..., N_q, N_k) by NumPy's rule. Boolean: True = may be attended to.
-            Floating: added to the scores, -inf for what may not be attended to; differentiable. Padding (B, N_k) is
-            written mask[:, None, None, :].
+            Floating: added to the scores, -inf for what may not be attended to; differentiable. A row of the lowest
+            finite number hides nothing: it gives the mean of the values. Padding (B, N_k) is written
+            mask[:, None, None, :].
         dropout_p: probability that a weight is dropped. There is no mode here: pass 0 in evaluation.
         is_causal: query i attends to key j only if j <= i + causal_offset: aligned at the top left, as in PyTorch.
         scale: 1 / √d by default.
@@ -90,6 +91,8 @@ def _read(
     shape = (*query.shape[:-1], key.shape[-2])  # of the scores
     visible, bias = read_masks(query, shape, attn_mask, is_causal, causal_offset, key_lengths)
     kept = dropout_mask(query, shape, dropout_p) if dropout_p > 0 else None
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        raise TypeError("attention: scale is a number, so no gradient flows to it; multiply the query by a learned one")
     scale = 1.0 / math.sqrt(max(1, query.shape[-1])) if scale is None else float(scale)
     return (query, key, value, as_dtype(bias, query.dtype), visible, kept), scale, dtype
 

@@ -12,6 +12,8 @@ from minigrad.ops.shape import expand_dims, reshape, swapaxes
 @op
 def matmul(x: Any, y: Any) -> Any:
     """x @ y of vectors, matrices and batches of matrices, by NumPy's rules; ∂x = g yᵀ, ∂y = xᵀ g."""
+    if not (hasattr(x, "ndim") and hasattr(y, "ndim")):
+        raise TypeError("matmul: a number has no axes; multiply by it with *")
     if x.ndim == 0 or y.ndim == 0 or x.shape[-1] != y.shape[-min(2, y.ndim)]:
         raise ValueError(
             f"matmul: shapes {x.shape} and {y.shape} do not fit; the last axis of the first must have the length of "

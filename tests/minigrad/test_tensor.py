@@ -2,6 +2,7 @@
 
 import copy
 import io
+import operator
 import pickle
 
 import numpy as np
@@ -408,3 +409,24 @@ def test_a_write_that_does_not_fit_names_what_was_written():
         x[7] = 0
     with pytest.raises(OverflowError, match=r"x\[i\] = v: "):
         x[0] = 2**70
+
+
+@pytest.mark.parametrize("values", [[1j, 2], [1, None], ["1", "2"]])
+def test_arrays_of_other_things_than_numbers_are_refused_as_operands(values):
+    with pytest.raises(TypeError, match="multiply: a tensor holds floats, integers or booleans, not "):
+        mg.Tensor([1.0, 2.0]) * np.array(values)
+
+
+@pytest.mark.parametrize("change", [operator.ipow, operator.ifloordiv, operator.imod, operator.iadd, operator.imul])
+def test_every_operator_that_assigns_writes_to_a_leaf_inside_no_grad_only(change):
+    leaf = mg.Tensor([3.0, 5.0], requires_grad=True)
+    with pytest.raises(RuntimeError, match="requires grad, so its values are not written over"):
+        change(leaf, 2)
+    with mg.no_grad():
+        assert change(leaf, 2) is leaf
+    assert leaf.numpy().tolist() == change(np.array([3.0, 5.0]), 2).tolist()
+
+
+def test_a_number_is_no_matrix():
+    with pytest.raises(TypeError, match=r"matmul: a number has no axes; multiply by it with \*"):
+        mg.ones(2, 2) @ 2

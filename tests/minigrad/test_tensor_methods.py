@@ -178,7 +178,7 @@ OTHERS = {
     "data", "grad", "requires_grad", "requires_grad_", "is_leaf", "node", "shape", "ndim", "dtype", "device", "size",
     "dim", "numel", "numpy", "item", "tolist", "backward", "copy_", "__init__", "__hash__", "__repr__", "__bool__",
     "__float__", "__int__", "__index__", "__len__", "__array__", "__copy__", "__deepcopy__", "__reduce__",
-    "__setitem__", "__format__",
+    "__setitem__", "__format__", "__ipow__", "__ifloordiv__", "__imod__", "__imatmul__",
 }  # fmt: skip
 
 

@@ -416,3 +416,15 @@ def test_gelu_of_large_float16_numbers_has_a_gradient():
     x = mg.Tensor(np.array([300.0, -300.0], np.float16), requires_grad=True)
     F.gelu(x, approximate="tanh").sum().backward()
     assert x.grad.tolist() == [1, 0]
+
+
+def test_numpy_scalars_as_options_do_not_widen():
+    loss = F.cross_entropy(mg.ones(1, 3), mg.Tensor([0]), label_smoothing=np.float64(0.1))
+    assert loss.dtype == F.layer_norm(mg.ones(2, 3), 3, eps=np.float64(1e-5)).dtype == np.float32
+    assert mg.full((2,), np.float64(8)).dtype == np.float32
+
+
+def test_a_learned_scale_of_attention_is_refused():
+    q = mg.ones(1, 2)
+    with pytest.raises(TypeError, match="scale is a number, so no gradient flows to it; multiply the query"):
+        F.scaled_dot_product_attention(q, q, q, scale=mg.Tensor(3.0, requires_grad=True))
