@@ -58,6 +58,8 @@ def gradcheck(
     tensors = tensors_of(values, True)
     sources = [tensors[place] for place in checked]
     outputs = _floating_outputs(fn, tensors)
+    if not outputs:
+        raise ValueError(f"gradcheck: no output of {_name(fn)} is floating point, so there is no gradient to check")
     weights = [np.asarray(rng.standard_normal(y.shape)) for y in outputs]
     walks = [_gradients(outputs, sources, weights, create_graph=False)]
     if order > 1:  # the walk that the next order goes on from: by a fused operation's reference, not its own pullback
@@ -89,8 +91,9 @@ def gradcheck(
                 for place, x in enumerate(arguments[: len(inputs)])
             ]
             seeds = arguments[len(inputs) :]
-            found = _gradients(_floating_outputs(fn, given), [given[place] for place in checked], seeds, True)
-            return tuple(g for g in found if g is not None)
+            sources = [given[place] for place in checked]
+            found = _gradients(_floating_outputs(fn, given), sources, seeds, create_graph=True)
+            return tuple(x * 0.0 if g is None else g for x, g in zip(sources, found, strict=True))
 
         gradient_of.__name__ = f"the gradient of {_name(fn)}"
         arguments = [*inputs, *weights]

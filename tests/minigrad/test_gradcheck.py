@@ -162,3 +162,12 @@ def test_the_inputs_are_left_as_they_were():
 
 def test_an_output_that_is_constant_is_checked_too():
     assert mg.gradcheck(lambda x: (x * x, mg.ones(2)), [np.array([1.0, 2.0])], order=2)
+
+
+def test_nothing_to_check_is_said():
+    with pytest.raises(ValueError, match="no output of places is floating point, so there is no gradient to check"):
+
+        def places(x):
+            return x.argmax(0)
+
+        mg.gradcheck(places, [np.array([1.0, 2.0])])
