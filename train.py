@@ -17,6 +17,8 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import codecs
+import contextlib
 import dataclasses
 import inspect
 import math
@@ -28,20 +30,21 @@ import minigrad as mg
 from training import checkpoint, text
 from training.checkpoint import CheckpointError
 from training.evaluate import answers, cross_attention
+from training.files import reason, told
 from training.loop import train
 from training.report import print_report
-from training.run import CHECKPOINT, Run, start_run
-from training.settings import DEFAULTS, Settings, SettingsError, flag, settings_for
+from training.run import CHECKPOINT, RUNS, Run, start_run
+from training.settings import DEFAULTS, Settings, SettingsError, flag, settings_for, typed
 from training.tasks import TASKS, make_task
 from training.trainer import Trainer, TrainingError
 
-MODES = {"list": set(), "resume": {"device"}, "answer": {"device", "beam"}}
+MODES = {"list": set(), "resume": {"device"}, "answer": {"task", "device", "beam"}}
 """What may be asked for instead of a new training, and the other flags that go with it."""
 
 TASK_OPTIONS = {
-    name: type(option.default) for task in TASKS.values() for name, option in inspect.signature(task).parameters.items()
+    name: option.default for task in TASKS.values() for name, option in inspect.signature(task).parameters.items()
 }
-"""The options that any task has, with their types."""
+"""The options that any task has, with their defaults."""
 
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 """What stands for a flag's value in --help."""
@@ -49,8 +52,7 @@ METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; returns the exit status."""
-    # For terminals without block characters, and for readers of a pipe: they see each line when it is written.
-    sys.stdout.reconfigure(errors="replace", line_buffering=True)  # type: ignore[union-attr]
+    prepare_output()
     try:
         return dispatch(arguments)
     except SettingsError as error:
@@ -58,19 +60,31 @@ def main(arguments: list[str] | None = None) -> int:
     except (CheckpointError, TrainingError, mg.DeviceError, ImportError) as error:
         return fail(1, error)
     except MemoryError as error:
-        return fail(1, f"out of memory ({error}); choose a smaller model or a smaller --batch-size")
-    except BrokenPipeError:  # of `train.py | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it flushes at exit
-        return 1
+        return fail(1, f"out of memory ({error}); choose a smaller model, --batch-size or --max-length")
     except OSError as error:
-        return fail(1, f"{error.filename or 'output'}: {error.strerror}; make room there, or use another folder")
+        return fail(1, told(error))
     except KeyboardInterrupt:
-        return fail(130, "stopped; a run goes on from its last checkpoint by --resume")
+        return fail(130, "stopped")
+
+
+def prepare_output() -> None:
+    """Make stdout and stderr such that all may print: where they are closed, or lack the signs of a table."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started this process
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    codecs.register_error("plain", text.plain)
+    # Readers of a pipe see each line when it is written.
+    sys.stdout.reconfigure(errors="plain", line_buffering=True)  # type: ignore[union-attr]
 
 
 def fail(status: int, message: object) -> int:
     """Print one line to stderr; returns `status`."""
-    print(f"train.py: {message}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:  # what can't be written is dropped, else Python tries again, and complains, when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(OSError):
+        print(f"train.py: {message}", file=sys.stderr)
     return status
 
 
@@ -85,7 +99,9 @@ def dispatch(arguments: list[str] | None) -> int:
     if "list" in given:
         return list_tasks()
     if "answer" in given:
-        return answer(*given.pop("answer"), **given)
+        if "task" not in given:
+            raise SettingsError("--answer needs a text after the folder of the run; see python train.py --help")
+        return answer(given.pop("answer"), given.pop("task"), **given)
     if "resume" in given:
         return resume(given.pop("resume"), given.get("device"))
     return start(given.pop("task", "reverse"), given.pop("out", None), given)
@@ -109,7 +125,13 @@ def start(task_name: str, out: Path | None, given: dict[str, Any]) -> int:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     trainer = Trainer(task, settings_for(task_name, given))
-    with start_run(task_name, out, trainer.config(), trainer.state_dict()) as run:
+    try:
+        run = start_run(task_name, out, trainer.config(), trainer.state_dict())
+    except OSError as error:
+        raise TrainingError(
+            f"can't make {out or f'a run in {RUNS}'} ({reason(error)}); name another folder by --out"
+        ) from error
+    with run:
         return go_on(trainer, run)
 
 
@@ -125,17 +147,23 @@ def go_on(trainer: Trainer, run: Run) -> int:
     """Train until the end, then report; or until Ctrl-C."""
     settings = trainer.settings
     parameters = sum(math.prod(parameter.shape) for parameter in trainer.parameters)
-    print(f"{trainer.task.name}: {trainer.task.description}; {parameters:,} parameters on {settings.device}")
-    print(f"{run.folder}: from step {trainer.step} to {settings.steps}; Ctrl-C saves and stops")
-    if not train(trainer, run):
-        return fail(130, f"stopped and saved at step {trainer.step}; go on by: python train.py --resume {run.folder}")
-    print_report(trainer, run)
+    again = f"go on by: {typed('--resume', run.folder)}"
+    try:
+        print(f"{trainer.task.name}: {trainer.task.description}; {parameters:,} parameters on {settings.device}")
+        print(f"{run.folder}: from step {trainer.step} to {settings.steps}; Ctrl-C saves and stops")
+        if not train(trainer, run):
+            return fail(130, f"stopped and saved at step {trainer.step}; {again}")
+        print_report(trainer, run)
+    except OSError as error:
+        raise TrainingError(f"{told(error)}; the last checkpoint is kept: {again}") from error
+    except KeyboardInterrupt:
+        return fail(130, f"stopped; the last checkpoint is kept: {again}")
     return 0
 
 
-def answer(folder: str, source: str, device: str = "cpu", beam: int | None = None) -> int:
+def answer(folder: Path, source: str, device: str = "cpu", beam: int | None = None) -> int:
     """Print the answer of the model in `folder` to `source`, and its attention."""
-    path = Path(folder) / CHECKPOINT
+    path = folder / CHECKPOINT
     trainer = Trainer.from_state_dict(checkpoint.load(path), path, device)
     try:
         trainer.task.check_source(source)
@@ -146,6 +174,12 @@ def answer(folder: str, source: str, device: str = "cpu", beam: int | None = Non
     print(result)
     print("\n" + text.attention_map(cross_attention(trainer.model, trainer.task, source, result), source, result))
     return 0
+
+
+def run_folder(name: str) -> Path:
+    """The folder of a run, which may be named by its checkpoint too."""
+    path = Path(name)
+    return path.parent if path.name == CHECKPOINT else path
 
 
 class CommandLine(argparse.ArgumentParser):
@@ -164,21 +198,32 @@ def command_line() -> CommandLine:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    parser.add_argument("task", nargs="?", metavar="TASK", help="what to learn; reverse if not given")
+    parser.add_argument(
+        "task", nargs="?", metavar="TASK", help="what to learn (reverse if not given), or what to answer"
+    )
     parser.add_argument("--list", action="store_true", help="name the tasks")
-    parser.add_argument("--resume", metavar="RUN", type=Path, help="go on with the run in this folder")
-    parser.add_argument("--answer", metavar=("RUN", "TEXT"), nargs=2, help="answer TEXT with the model of this run")
+    parser.add_argument("--resume", metavar="RUN", type=run_folder, help="go on with the run in this folder")
+    parser.add_argument(
+        "--answer",
+        metavar="RUN",
+        type=run_folder,
+        help="answer the text that follows with the model of this run; write -- before a text that begins with a dash",
+    )
     parser.add_argument(
         "--out", metavar="RUN", type=Path, help="folder of the new run; runs/<task>-<number> if not given"
     )
 
     for_task = parser.add_argument_group("the task")
-    for name, kind in TASK_OPTIONS.items():
-        tasks = [task.name for task in TASKS.values() if name in inspect.signature(task).parameters]
-        for_task.add_argument(flag(name), type=kind, metavar=METAVARS[kind], help=f"of {', '.join(tasks)}")
+    for name, default in TASK_OPTIONS.items():
+        kind, tasks = type(default), [t.name for t in TASKS.values() if name in inspect.signature(t).parameters]
+        for_task.add_argument(
+            flag(name), type=kind, metavar=METAVARS[kind], help=f"of {', '.join(tasks)} (default {default})"
+        )
 
     for_settings = parser.add_argument_group("the model and its training")
-    for_settings.add_argument("--layers", type=int, metavar="N", help="encoder layers and decoder layers")
+    for_settings.add_argument(
+        "--layers", type=int, metavar="N", help="encoder layers and decoder layers, where not given apart"
+    )
     for setting in dataclasses.fields(Settings):
         meaning, allowed, default = setting.metadata["meaning"], setting.metadata["allowed"], setting.default
         if isinstance(default, bool):

@@ -1,5 +1,6 @@
 """The command line: what a person types, sees and gets wrong. Errors are one line, and nothing is overwritten."""
 
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,8 @@ import pytest
 
 import minigrad as mg
 import train
-from training import checkpoint
+from training import checkpoint, loop
+from training.settings import typed
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -138,6 +140,29 @@ def test_resume_of_a_finished_run_reports_again_and_changes_nothing(run_train, t
         assert before[name] == after[name]
 
 
+def test_a_finished_run_can_be_where_nothing_can_be_written(run_train, trained):
+    lift = limit_file_size(0)
+    try:
+        status, out, err = run_train("--resume", trained)
+    finally:
+        lift()
+    assert (status, err) == (0, "")
+    assert "exact match on 10 unseen examples" in out
+
+
+def test_answer_takes_the_checkpoint_itself_and_a_text_that_begins_with_a_dash(run_train):
+    assert run_train(*SMALL, "--alphabet=-abc", "--out", "a b")[1].splitlines()[-1].startswith("ask it: ")
+    status, _, err = run_train("--answer", "a b/checkpoint.npz", "--", "-abc")
+    assert (status, err) == (0, "")
+
+
+def test_commands_to_type_are_ready_for_a_shell(run_train):
+    out = run_train(*SMALL, "--alphabet", "ab$`", "--out", "a b")[1]
+    words = shlex.split(out.splitlines()[-1].removeprefix("ask it: "))
+    assert words[2:4] == ["--answer", "a b"]
+    assert set(words[-1]) <= set("ab$`")
+
+
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
@@ -159,13 +184,14 @@ def test_resume_of_a_finished_run_reports_again_and_changes_nothing(run_train, t
         (["--device", "gpu"], "--device must be cpu, cuda or cuda:1, not 'gpu'"),
         (["--colour", "red"], "unrecognized arguments: --colour; see python train.py --help"),
         (["copy", "sort"], "unrecognized arguments: sort; see python train.py --help"),
-        (["--min-length", "9", "--max-length", "3"], "reverse: min_length 9 is greater than max_length 3"),
-        (["--alphabet", "aab"], "reverse: alphabet 'aab' has 'a' more than once"),
-        (["dates", "--alphabet", "ab"], "dates: no option 'alphabet'; the options of this task are: none"),
+        (["--min-length", "9", "--max-length", "3"], "reverse: --min-length 9 is greater than --max-length 3"),
+        (["--alphabet", "aab"], "reverse: --alphabet 'aab' has 'a' more than once"),
+        (["dates", "--alphabet", "ab"], "dates: no option --alphabet; the options of this task are: none"),
         (["--resume", "runs/x", "--lr", "1"], "--resume doesn't go together with --lr"),
         (["copy", "--resume", "runs/x"], "--resume doesn't go together with copy"),
         (["--answer", "runs/x", "abc", "--steps", "3"], "--answer doesn't go together with --steps"),
-        (["--answer", "runs/x"], "argument --answer: expected 2 arguments; see python train.py --help"),
+        (["--answer", "runs/x"], "--answer needs a text after the folder of the run; see python train.py --help"),
+        (["--max-length", "100000000"], "reverse: --max-length must be a whole number from 1 to 1000, got 100000000"),
     ],
 )
 def test_a_command_line_without_sense(run_train, tmp_path, arguments, message):
@@ -213,7 +239,7 @@ def test_a_checkpoint_that_cannot_be_used(run_train, trained, tmp_path, mode):
 
     checkpoint.save(damaged / "checkpoint.npz", {"weights": np.ones(3)})
     status, _, err = run_train(mode, damaged, *text)
-    assert status == 1 and "checkpoint.npz doesn't fit this program ('config')" in one_line(err)
+    assert status == 1 and "checkpoint.npz doesn't fit this program (checkpoint " in one_line(err)
 
 
 def test_an_out_that_exists(run_train, trained):
@@ -221,7 +247,7 @@ def test_an_out_that_exists(run_train, trained):
     status, _, err = run_train("--out", trained)
     assert status == 2
     assert one_line(err) == (
-        f"--out {trained} exists already: name a new folder, or go on with this one by --resume {trained}"
+        f"--out {trained} exists already: name a new folder, or go on with this one by: {typed('--resume', trained)}"
     )
     assert contents(trained) == before
 
@@ -241,8 +267,7 @@ def test_a_full_disk_at_the_start(run_train, tmp_path, size):
     finally:
         lift()
     assert status == 1
-    name = {10: "config.json", 1000: "checkpoint.npz"}[size]
-    assert f"{name}: File too large; make room there, or use another folder" in one_line(err)
+    assert one_line(err) == "can't make a run in runs (File too large; make room there); name another folder by --out"
     assert os.listdir(tmp_path / "runs") == []
 
 
@@ -255,8 +280,8 @@ def test_a_full_disk_while_training(run_train, trained, tmp_path):
         lift()
     assert status == 1
     assert one_line(err) == (
-        "runs/copy-1/checkpoint.npz: File too large; the checkpoint of step 0 is kept: "
-        "make room and go on by --resume runs/copy-1"
+        "runs/copy-1/checkpoint.npz: File too large; make room there; the last checkpoint is kept: "
+        f"go on by: {typed('--resume', 'runs/copy-1')}"
     )
     assert sorted(os.listdir("runs/copy-1")) == ["checkpoint.npz", "config.json", "metrics.jsonl"]
     assert run_train("--resume", "runs/copy-1")[0] == 0
@@ -272,6 +297,25 @@ def test_a_loss_that_is_no_number(run_train):
     assert "train anew with a lower --lr (it is 1e+30) or a lower --clip (it is 0, for no limit)" in line
     assert line.endswith("; runs/copy-1 keeps its checkpoint of step 0")
     assert checkpoint.load("runs/copy-1/checkpoint.npz")["step"] == 0
+
+
+def test_parameters_that_are_no_numbers_are_not_saved(run_train):
+    status, _, err = run_train(*SMALL, "--lr", "1e30", "--eval-every", 1)
+    assert status == 1
+    line = one_line(err)
+    assert re.match(r"the held-out loss is (nan|inf) at step \d+; train anew with a lower --lr", line)
+    step = checkpoint.load("runs/copy-1/checkpoint.npz")["step"]
+    assert line.endswith(f"; runs/copy-1 keeps its checkpoint of step {step}")
+    assert run_train("--answer", "runs/copy-1", "abc")[0] == 0
+
+
+@pytest.mark.parametrize("out, problem", [("file/x", "Not a directory"), ("x" * 300, "File name too long")])
+def test_an_out_that_cannot_be_made(run_train, tmp_path, out, problem):
+    (tmp_path / "file").write_text("mine")
+    status, _, err = run_train(*SMALL, "--out", out)
+    assert status == 1
+    assert one_line(err) == f"can't make {out} ({problem}); name another folder by --out"
+    assert os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.skipif(mg.cuda_available(), reason="there is a GPU")
@@ -318,8 +362,47 @@ def test_on_a_terminal_there_is_a_progress_bar(tmp_path):
     assert re.search(r"\d+/20 .* loss=\d+\.\d{4}, tokens/s=\d+, exact match=", bar)
 
 
-def test_a_reader_that_goes_away_is_no_traceback(tmp_path):
-    command = f"{sys.executable} {REPOSITORY / 'train.py'} {' '.join(SMALL)} | head -n 1"
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.count("\n") == 1
-    assert done.stderr == ""
+def in_a_shell(folder, arguments, rest):
+    command = shlex.join([sys.executable, str(REPOSITORY / "train.py"), *map(str, arguments)])
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} {rest}"], cwd=folder, capture_output=True, text=True
+    )
+    return done, f"go on by: {command.split(' copy ')[0]} --resume runs/copy-1"
+
+
+@pytest.mark.parametrize(
+    "rest, problem", [("| head -n 2", "Broken pipe"), (">/dev/full", "No space left on device; make room there")]
+)
+def test_an_output_that_fails_is_one_line(tmp_path, rest, problem):
+    done, again = in_a_shell(tmp_path, SMALL, rest)
+    assert done.returncode == 1
+    assert one_line(done.stderr) == f"output: {problem}; the last checkpoint is kept: {again}"
+    assert Path("runs/copy-1/checkpoint.npz").exists()
+
+
+def test_what_is_measured_is_saved_before_it_is_printed(monkeypatch):
+    def nobody_reads(bar, line):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(loop.tqdm, "write", nobody_reads)
+    assert train.main(SMALL) == 1
+    assert checkpoint.load("runs/copy-1/checkpoint.npz")["step"] == 5
+
+
+@pytest.mark.parametrize("rest", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(tmp_path, rest):
+    done, _ = in_a_shell(tmp_path, SMALL, rest)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert checkpoint.load("runs/copy-1/checkpoint.npz")["step"] == 20
+
+
+def test_a_terminal_without_the_signs(tmp_path):
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "train.py", *SMALL],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert "; # is 0." in done.stdout
+    assert "?" not in done.stdout

@@ -60,12 +60,14 @@ def load(path: str | PathLike[str]) -> dict[Any, Any]:
                     )
                 tree: dict[Any, Any] = _rebuild(structure["tree"], archive)
                 return tree
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(
             f"there is no checkpoint {path}: name the folder of a run, such as runs/reverse-1"
         ) from None
     except OSError as error:
         raise CheckpointError(f"{path} can't be read: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise CheckpointError(f"{path} doesn't fit into memory ({error}){_WAY_OUT}") from error
     except _BROKEN as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} is damaged, or a file of another program ({reason}){_WAY_OUT}") from error

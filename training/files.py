@@ -1,13 +1,37 @@
-"""Files that are there whole or not at all.
+"""Files that are there whole or not at all, and how what went wrong with one is told.
 
 Everything a run writes goes through here, except the lines appended to metrics.jsonl: a kill, a full disk or a power
 cut at any moment leaves the file as it was before or as it should be after, never half of it.
 """
 
+import contextlib
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A disk or a quota is full, or a file as large as the system allows."""
+
+
+def reason(error: OSError) -> str:
+    """Why something could not be written or read, in words, with the way out of a full disk."""
+    return f"{error.strerror or error}{'; make room there' if error.errno in FULL else ''}"
+
+
+def told(error: OSError) -> str:
+    """`reason` after the file that it is about; an error without a file is one of the output."""
+    return f"{error.filename or 'output'}: {reason(error)}"
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Make an OSError inside name `path`: writes name no file, and people need not know of temporary ones."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def temporary_name(path: Path) -> Path:
@@ -22,20 +46,17 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     was, when it can't be written: on a full disk for one.
     """
     temporary = temporary_name(path)
-    try:
-        with open(temporary, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            raise OSError(
-                error.errno, error.strerror or str(error), str(path)
-            ) from error  # writes don't say which file
-        raise
-    sync_folder(path.parent)
+    with naming(path):
+        try:
+            with open(temporary, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,8 +1,10 @@
 """The loop around a trainer's steps: progress on the screen, evaluations, checkpoints, and stopping when asked to."""
 
+import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -17,7 +19,7 @@ def train(trainer: Trainer, run: Run) -> bool:
     """Train until the trainer is finished, with a line on the screen and a checkpoint at each evaluation.
 
     Returns False if SIGINT or SIGTERM asked to stop: then the step at hand was finished and saved. Raises TrainingError
-    for a NaN or a full disk; the checkpoint in the run is then the last one that was saved.
+    for a NaN, OSError for a full disk or an output that nobody reads; the run then keeps the last checkpoint saved.
     """
     settings = trainer.settings
     saved = trainer.step
@@ -25,36 +27,29 @@ def train(trainer: Trainer, run: Run) -> bool:
 
     def save(measured: dict[str, float] | None) -> None:
         nonlocal saved
-        try:
-            if measured:
-                run.append_metrics(measured)
-            run.save(trainer.state_dict())
-        except OSError as error:
-            raise TrainingError(
-                f"{error.filename or run.folder}: {error.strerror}; the checkpoint of step {saved} is kept: "
-                f"make room and go on by --resume {run.folder}"
-            ) from error
+        trainer.check_finite()
+        if measured:
+            run.append_metrics(measured)
+        run.save(trainer.state_dict())
         saved = trainer.step
 
     with (
+        _keeping(lambda: f"{run.folder} keeps its checkpoint of step {saved}"),
         StopRequest() as stop,
         np.errstate(all="ignore"),  # what overflows shows as a NaN in the loss, which is checked
         tqdm(total=settings.steps, initial=trainer.step, unit="step", disable=None, leave=False) as bar,
     ):
         symbols, since = 0, time.perf_counter()
         while not trainer.finished and not stop.requested:
-            try:
-                symbols += trainer.train_step()
-            except TrainingError as error:
-                raise TrainingError(f"{error}; {run.folder} keeps its checkpoint of step {saved}") from None
+            symbols += trainer.train_step()
             trainer.seconds = time.perf_counter() - started
             speed = symbols / (time.perf_counter() - since)
             bar.set_postfix(_postfix(trainer, speed), refresh=False)
             bar.update()
             if trainer.step % settings.eval_every == 0 or trainer.finished:
                 measured = trainer.evaluate()
-                bar.write(_line(measured, speed))
                 save(measured)
+                bar.write(_line(measured, speed))  # last: it fails if nobody reads on
                 symbols, since = 0, time.perf_counter()
         if saved < trainer.step:
             save(None)
@@ -86,7 +81,17 @@ class StopRequest:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         self.__exit__(None, None, None)
-        print("\nstopping after this step and its checkpoint; again to end at once", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print("\nstopping after this step and its checkpoint; again to end at once", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _keeping(kept: Callable[[], str]) -> Iterator[None]:
+    """Add to a TrainingError what is kept."""
+    try:
+        yield
+    except TrainingError as error:
+        raise TrainingError(f"{error}; {kept()}") from None
 
 
 def _line(measured: dict[str, float], speed: float) -> str:
@@ -97,5 +102,5 @@ def _line(measured: dict[str, float], speed: float) -> str:
 
 
 def _postfix(trainer: Trainer, speed: float) -> dict[str, str]:
-    held_out = f"{100 * trainer.history[-1]['exact_match']:.1f} %" if trainer.history else "–"
+    held_out = f"{100 * trainer.history[-1]['exact_match']:.1f} %" if trainer.history else "-"
     return {"loss": f"{trainer.losses[-1]:.4f}", "tokens/s": f"{speed:.0f}", "exact match": held_out}

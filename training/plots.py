@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from training.files import write_whole
-from training.text import END
+from training.tasks.base import END
 
 
 class PlotsMissing(ImportError):
@@ -39,12 +39,14 @@ def draw_attention(path: Path, weights: Mapping[str, np.ndarray], source: str, a
     size = (1 + heads * (0.6 + 0.16 * len(columns)), len(weights) * (0.9 + 0.2 * len(rows)))
     figure = _figure(figsize=size)
     axes = figure.subplots(len(weights), heads, squeeze=False)
-    for line, (module, layer) in zip(axes, weights.items(), strict=True):
+    for number, (line, layer) in enumerate(zip(axes, weights.values(), strict=True)):
         for head, (axis, map_) in enumerate(zip(line, layer, strict=True)):
             axis.imshow(map_, cmap="Blues", vmin=0, vmax=1, aspect="auto")
             axis.set_xticks(range(len(columns)), columns)
             axis.set_yticks(range(len(rows)), rows)
-            axis.set_title(f"{module}\nhead {head}", fontsize=7)
+            axis.set_title(f"layer {number}, head {head}", fontsize=7)
+    figure.supxlabel("source")
+    figure.supylabel("answer")
     _save(figure, path)
 
 

@@ -2,7 +2,9 @@
 
 from training import plots, text
 from training.evaluate import answers, count_right, cross_attention, exact_match_by_group
+from training.files import told
 from training.run import Run
+from training.settings import typed
 from training.trainer import Trainer
 
 SAMPLES = 8
@@ -11,7 +13,7 @@ WIDEST_MAP = 35
 
 
 def print_report(trainer: Trainer, run: Run) -> None:
-    """Evaluate the test examples, print what came out, and draw pictures if matplotlib is there. Raises OSError."""
+    """Evaluate the test examples, print what came out, and draw pictures if matplotlib and room are there."""
     task, settings = trainer.task, trainer.settings
     examples = trainer.test_examples
     given = answers(trainer.model, task, [e.source for e in examples], settings.beam)
@@ -35,5 +37,8 @@ def print_report(trainer: Trainer, run: Run) -> None:
         plots.draw_attention(run.folder / "attention.png", weights, source, answer)
     except plots.PlotsMissing as hint:
         print(f"\n{hint}")
+    except OSError as error:
+        print(f"\nno pictures: {told(error)}")
     print(f"\nin {run.folder}: {', '.join(sorted(path.name for path in run.folder.iterdir()))}")
-    print(f'ask it: python train.py --answer {run.folder} "{source}"')
+    dash = ["--"] if source.startswith("-") else []
+    print(f"ask it: {typed('--answer', run.folder, *dash, source)}")

@@ -5,6 +5,7 @@ pictures. The folder gets its name when its first checkpoint is in it, so whatev
 checkpoint says is not known here: trainer.py does.
 """
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -17,10 +18,13 @@ from typing import Any, Self
 
 from training import checkpoint
 from training.checkpoint import CheckpointError
-from training.files import sync_folder, write_whole
-from training.settings import SettingsError
+from training.files import naming, sync_folder, write_whole
+from training.settings import SettingsError, typed
 
 RUNS = Path("runs")
+
+UNNAMED = ".minigrad-run-of-"
+"""What the name of a folder begins with until its first checkpoint is in it; then comes the process's number."""
 
 
 class Run:
@@ -59,13 +63,19 @@ class Run:
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
-        with open(self.folder / METRICS, "a") as file:
+        path = self.folder / METRICS
+        with naming(path), open(path, "a") as file:
             file.write(json.dumps(line) + "\n")
 
     def rewrite_metrics(self, lines: list[dict[str, Any]]) -> None:
-        """Make metrics.jsonl these lines: a resumed run drops what was measured after its checkpoint."""
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        write_whole(self.folder / METRICS, lambda file: file.write(text.encode()))
+        """Make metrics.jsonl these lines: a resumed run drops what was measured after its checkpoint.
+
+        A file that has them already is not touched, so that a finished run can be where nothing can be written.
+        """
+        path = self.folder / METRICS
+        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        if not path.exists() or path.read_bytes() != content:
+            write_whole(path, lambda file: file.write(content))
 
 
 CHECKPOINT, METRICS, CONFIG = "checkpoint.npz", "metrics.jsonl", "config.json"
@@ -77,20 +87,30 @@ def start_run(task: str, out: Path | None, config: dict[str, Any], tree: dict[An
     Raises SettingsError if `out` exists already; OSError, leaving nothing behind, if it can't be written.
     """
     if out is not None and out.exists():
-        raise SettingsError(f"--out {out} exists already: name a new folder, or go on with this one by --resume {out}")
+        raise SettingsError(
+            f"--out {out} exists already: name a new folder, or go on with this one by: {typed('--resume', out)}"
+        )
     names = [out] if out is not None else (RUNS / f"{task}-{number}" for number in itertools.count(1))
     parent = out.parent if out is not None else RUNS
-    parent.mkdir(parents=True, exist_ok=True)
-    unnamed = parent / f".starting-{os.getpid()}"
-    shutil.rmtree(unnamed, ignore_errors=True)  # of a killed process that had this number
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:  # mkdir's word for a file in the place of the parent
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent)) from error
+    for left in parent.glob(f"{UNNAMED}*"):
+        with contextlib.suppress(CheckpointError), Run(left):  # a process that is at work holds its own
+            shutil.rmtree(left, ignore_errors=True)
+    unnamed = parent / f"{UNNAMED}{os.getpid()}"
     unnamed.mkdir()
+    run = Run(unnamed)
     try:
         write_whole(unnamed / CONFIG, lambda file: file.write(json.dumps(config, indent=2).encode() + b"\n"))
         checkpoint.save(unnamed / CHECKPOINT, tree)
-        return Run(_give_first_free_name(unnamed, names))
+        run.folder = _give_first_free_name(unnamed, names)
     except BaseException:
-        shutil.rmtree(unnamed, ignore_errors=True)
+        with run:
+            shutil.rmtree(unnamed, ignore_errors=True)
         raise
+    return run
 
 
 def _give_first_free_name(folder: Path, names: Iterable[Path]) -> Path:

@@ -6,6 +6,8 @@
 
 import math
 import re
+import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -106,3 +108,8 @@ def settings_for(task: str, given: dict[str, Any]) -> Settings:
 def flag(name: str) -> str:
     """How a setting is written on the command line: "--d-model" for "d_model"."""
     return "--" + name.replace("_", "-")
+
+
+def typed(*words: object) -> str:
+    """The command line with these words, by the same Python and the same train.py as this one, ready for a shell."""
+    return shlex.join([sys.orig_argv[0], sys.argv[0], *map(str, words)])

@@ -5,11 +5,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from training.tasks.base import Example
+from training.tasks.base import END, Example
 
 SHADES = " ░▒▓█"
-END = "∎"
-"""How EOS is shown."""
+PLAIN = dict(zip(SHADES + END + "✓✗→", " .:*#$+x>", strict=True))
+"""What stands for these signs in ASCII."""
+
+
+def plain(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of `codecs`: puts ASCII in the place of what a terminal's encoding lacks, column for column."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(PLAIN.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
 
 
 def share(right: int, total: int) -> str:

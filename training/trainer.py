@@ -27,6 +27,22 @@ class TrainingError(Exception):
     """Training can't go on. The message is one line that says at which step, and the way out."""
 
 
+STATE = {
+    "config": dict,
+    "symbols": list,
+    "step": int,
+    "seconds": float,
+    "history": list,
+    "losses": list,
+    "model": dict,
+    "optimizer": dict,
+    "schedule": dict,
+}
+CONFIG = {"task": str, "task_options": dict, **{setting.name: setting.type for setting in dataclasses.fields(Settings)}}
+LINE = {"step": int, "seconds": float, "loss": float, "exact_match": float}
+"""The keys of `Trainer.state_dict`, of its config and of each line of its history, with their values' types."""
+
+
 class Trainer:
     """The model in training: its parameters, optimizer and schedule, and how far it is."""
 
@@ -61,13 +77,7 @@ class Trainer:
         mg.manual_seed(settings.seed, step)
         rng = np.random.default_rng((settings.seed, step))
         source, target = self.task.batch([self.task.sample(rng) for _ in range(settings.batch_size)])
-        logits = self.model(source, target[:, :-1])  # (B, N_t - 1, V)
-        loss = F.cross_entropy(
-            logits.reshape(-1, logits.shape[-1]),
-            mg.Tensor(target[:, 1:].reshape(-1), device=settings.device),
-            ignore_index=PAD,
-            label_smoothing=settings.label_smoothing,
-        )
+        loss = self._loss(source, target)
         value = loss.item()
         self._check("loss", value, step)
         self.optimizer.zero_grad()
@@ -80,6 +90,20 @@ class Trainer:
         self.step = step
         self.losses.append(value)
         return int(np.count_nonzero(source) + np.count_nonzero(target))  # PAD is 0
+
+    def check_finite(self) -> None:
+        """Raise TrainingError unless the parameters, and a loss on held-out examples, are finite numbers.
+
+        A step's own loss and gradient say nothing of the parameters that it leaves.
+        """
+        source, target = self.task.batch(self.eval_examples[: self.settings.batch_size])
+        self.model.eval()
+        with mg.no_grad(), np.errstate(all="ignore"):
+            loss = self._loss(source, target).item()
+        self.model.train()
+        for name, values in self.model.state_dict().items():
+            self._check(f"largest number in {name}", float(np.abs(values).max()), self.step)
+        self._check("held-out loss", loss, self.step)
 
     def evaluate(self) -> dict[str, float]:
         """Measure exact match on held-out examples, and add a line to the history."""
@@ -123,6 +147,8 @@ class Trainer:
         `path` is only for messages. Raises CheckpointError if the tree is not that of a trainer.
         """
         try:
+            _check_types("checkpoint", tree, STATE)
+            _check_types("config", tree["config"], CONFIG)
             config = dict(tree["config"])
             task = make_task(config.pop("task"), **config.pop("task_options"))
             settings = Settings(**config)
@@ -135,14 +161,38 @@ class Trainer:
                 trainer.schedule.load_state_dict(tree["schedule"])
             trainer.step, trainer.seconds = tree["step"], tree["seconds"]
             trainer.history, trainer.losses = tree["history"], tree["losses"]
+            trainer._check_progress()
+            trainer.check_finite()
         except mg.DeviceError:
             raise
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        except TrainingError as error:
+            raise CheckpointError(f"{path} is of no use: {error}") from error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
             reason = textwrap.shorten(str(error), 200)
             raise CheckpointError(
                 f"{path} doesn't fit this program ({reason}); use the program that wrote it, or train anew"
             ) from error
         return trainer
+
+    def _loss(self, source: np.ndarray, target: np.ndarray) -> mg.Tensor:
+        """The mean loss of a symbol of `target` (B, N_t), of which each is told from those before it."""
+        logits = self.model(source, target[:, :-1])  # (B, N_t - 1, V)
+        return F.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]),
+            mg.Tensor(target[:, 1:].reshape(-1), device=self.settings.device),
+            ignore_index=PAD,
+            label_smoothing=self.settings.label_smoothing,
+        )
+
+    def _check_progress(self) -> None:
+        """Raise ValueError unless step, history and losses belong together."""
+        for line in self.history:
+            _check_types("history", line, LINE)
+        evaluated = [0, *(line["step"] for line in self.history)]
+        if evaluated != sorted(evaluated) or self.step > self.settings.steps:
+            raise ValueError(f"step {self.step} of {self.settings.steps} after evaluations at {evaluated[1:]}")
+        if len(self.losses) != self.step - evaluated[-1] or not all(type(loss) is float for loss in self.losses):
+            raise ValueError(f"losses must be one number for each step from {evaluated[-1]} to {self.step}")
 
     def _symbols(self) -> list[str]:
         return [self.task.source_vocabulary.symbols, self.task.target_vocabulary.symbols]
@@ -153,3 +203,14 @@ class Trainer:
                 f"the {what} is {value} at step {step}; train anew with a lower --lr (it is {self.settings.lr:g}) "
                 f"or a lower --clip (it is {self.settings.clip:g}{', for no limit' if not self.settings.clip else ''})"
             )
+
+
+def _check_types(what: str, given: Any, types: dict[str, Any]) -> None:
+    """Raise ValueError unless `given` is a dict with these keys, and values of these types."""
+    if not isinstance(given, dict):
+        raise ValueError(f"{what} must be a dict, not {given!r}")
+    for key in sorted(types.keys() ^ given.keys(), key=str):
+        raise ValueError(f"{what} {'lacks' if key in types else 'has the unknown key'} {key!r}")
+    for key, kind in types.items():
+        if type(given[key]) is not kind and not (kind is float and type(given[key]) is int):
+            raise ValueError(f"{what}: {key!r} must be of type {kind.__name__}, not {given[key]!r}")

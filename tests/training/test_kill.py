@@ -137,6 +137,7 @@ def test_asked_to_stop(undisturbed, tmp_path, number):
     step = checkpoint.load(folder / "checkpoint.npz")["step"]
     first, last = err.strip().splitlines()
     assert first == "stopping after this step and its checkpoint; again to end at once"
-    assert last == f"train.py: stopped and saved at step {step}; go on by: python train.py --resume {folder}"
+    again = " ".join([*process.args[:2], "--resume", str(folder)])
+    assert last == f"train.py: stopped and saved at step {step}; go on by: {again}"
     finish(start("--resume", folder))
     assert_same_bits(final_state(folder), undisturbed)

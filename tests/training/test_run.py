@@ -80,6 +80,26 @@ def test_one_process_trains_in_a_run():
         assert second.load()["step"] == 0
 
 
+def test_what_a_killed_process_left_unnamed_is_removed(tmp_path):
+    left, held = (tmp_path / "runs" / f"{run.UNNAMED}{number}" for number in (1, 2))
+    for folder in (left, held):
+        folder.mkdir(parents=True)
+        (folder / "checkpoint.npz").write_bytes(b"half of a checkpo")
+    with Run(held):
+        start_run("copy", None, {}, TREE)
+    assert sorted(os.listdir("runs")) == [held.name, "copy-1"]
+
+
+def test_metrics_that_are_right_are_not_written_again():
+    run_ = start_run("copy", None, {}, TREE)
+    run_.append_metrics({"step": 10})
+    before = (run_.folder / run.METRICS).stat()
+    run_.rewrite_metrics([{"step": 10}])
+    assert (run_.folder / run.METRICS).stat().st_ino == before.st_ino
+    run_.rewrite_metrics([])
+    assert (run_.folder / run.METRICS).read_bytes() == b""
+
+
 def test_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for name, reason in (("none", "No such file or directory"), ("file", "Not a directory")):

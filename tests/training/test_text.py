@@ -1,5 +1,7 @@
 """Tables and attention maps as text."""
 
+import codecs
+
 import numpy as np
 
 from training import text
@@ -41,3 +43,17 @@ def test_attention_map_shows_the_mean_over_heads_of_the_last_layer():
 def test_attention_map_of_wide_symbols_keeps_its_columns():
     lines = text.attention_map({"last": np.full((1, 2, 3), 1 / 3)}, "あい", "い").split("\n")
     assert lines[1:] == ["     あい∎ ", "  い ██████", "  ∎  ██████"]
+
+
+def test_a_terminal_without_the_signs_gets_others_in_their_columns():
+    codecs.register_error("plain", text.plain)
+    heads = np.array([[[0.1, 0.5, 0.9], [0.0, 0.3, 0.7]]])
+    shown = text.attention_map({"last": heads}, "ab", "x").encode("ascii", "plain").decode()
+    assert shown.split("\n") == [
+        "attention of last, mean of its 1 heads; # is 0.90",
+        "     a b $ ",
+        "  x    ::##",
+        "  $    ..**",
+    ]
+    marks = text.sample_table([Example("é", "é"), Example("a", "b")], ["é", "a"])
+    assert marks.encode("ascii", "plain").decode() == "  + ? > ?\n  x a > a  (right: b)"

@@ -27,6 +27,13 @@ SMALL = {
 }
 
 
+def spoil(trainer, value):
+    """Write `value` into the last parameter; returns its name."""
+    *_, (name, parameter) = trainer.model.named_parameters()
+    parameter.data[...] = value
+    return name
+
+
 def small_trainer(task="copy", **settings):
     return Trainer(make_task(task, max_length=5), Settings(**{**SMALL, **settings}))
 
@@ -137,13 +144,27 @@ def test_a_loss_that_is_no_number_stops_the_training():
 @pytest.mark.parametrize(
     "change, reason",
     [
-        (lambda tree: tree.pop("model"), "'model'"),
+        (lambda tree: tree.pop("model"), "checkpoint lacks 'model'"),
         (lambda tree: tree["config"].update(task="juggle"), "unknown task 'juggle'"),
-        (lambda tree: tree["config"].update(colour="red"), "colour"),
+        (lambda tree: tree["config"].update(colour="red"), "config has the unknown key 'colour'"),
         (lambda tree: tree["config"].update(heads=3), "--d-model must be a multiple of --heads"),
         (lambda tree: tree["config"].update(d_ff=33), "33"),
         (lambda tree: tree.update(symbols=["ab", "ab"]), "its symbols are others"),
-        (lambda tree: tree.update(config=None), "NoneType"),
+        (lambda tree: tree.update(config=None), "checkpoint: 'config' must be of type dict, not None"),
+        (lambda tree: tree["config"].update(beam=2.5), "config: 'beam' must be of type int, not 2.5"),
+        (lambda tree: tree["config"].update(lr="x"), "config: 'lr' must be of type float, not 'x'"),
+        (lambda tree: tree["config"].update(norm_first=1), "config: 'norm_first' must be of type bool, not 1"),
+        (lambda tree: tree["config"].update(task_options={"max_length": 10**9}), "--max-length must be a whole number"),
+        (lambda tree: tree.update(step="x"), "checkpoint: 'step' must be of type int, not 'x'"),
+        (lambda tree: tree.update(step=1.5), "checkpoint: 'step' must be of type int, not 1.5"),
+        (lambda tree: tree.update(step=-5), "losses must be one number for each step from 0 to -5"),
+        (lambda tree: tree.update(step=21, losses=[0.5] * 21), "step 21 of 20"),
+        (lambda tree: tree.update(seconds="x"), "checkpoint: 'seconds' must be of type float, not 'x'"),
+        (lambda tree: tree.update(history="abc"), "checkpoint: 'history' must be of type list, not 'abc'"),
+        (lambda tree: tree.update(history=[1]), "history must be a dict, not 1"),
+        (lambda tree: tree.update(history=[{"step": 1}]), "history lacks '"),
+        (lambda tree: tree.update(losses=["x"], step=1), "losses must be one number for each step from 0 to 1"),
+        (lambda tree: tree["schedule"].update(last_step=math.inf), "infinity"),
         (lambda tree: tree["model"].popitem(), "missing"),
     ],
 )
@@ -153,3 +174,40 @@ def test_a_tree_that_is_not_a_trainers(change, reason):
     with pytest.raises(CheckpointError, match=r"^some\.npz doesn't fit this program \(.*") as caught:
         Trainer.from_state_dict(tree, "some.npz")
     assert reason in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_parameters_that_are_no_numbers():
+    trainer = small_trainer()
+    trainer.check_finite()
+    name = spoil(trainer, math.nan)
+    with pytest.raises(
+        TrainingError, match=rf"^the largest number in {name} is nan at step 0; train anew with a lower --lr"
+    ):
+        trainer.check_finite()
+    assert trainer.model.training
+    with pytest.raises(
+        CheckpointError, match=rf"^some\.npz is of no use: the largest number in {name} is nan at step 0"
+    ):
+        Trainer.from_state_dict(trainer.state_dict(), "some.npz")
+
+
+def test_parameters_so_large_that_the_loss_is_no_number():
+    trainer = small_trainer()
+    for parameter in trainer.parameters:
+        parameter.data[...] = 1e30
+    with pytest.raises(TrainingError, match=r"^the held-out loss is (nan|inf) at step 0; train anew with a lower --lr"):
+        trainer.check_finite()
+
+
+def test_the_check_leaves_training_as_it_was():
+    checked, unchecked = small_trainer(), small_trainer()
+    for _ in range(3):
+        checked.check_finite()
+        checked.train_step()
+        unchecked.train_step()
+    assert checked.losses == unchecked.losses
+
+
+def test_whole_numbers_do_for_others(tmp_path):
+    tree = small_trainer(clip=1, weight_decay=0).state_dict()
+    assert Trainer.from_state_dict(tree, "some.npz").settings.clip == 1

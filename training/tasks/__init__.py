@@ -4,6 +4,7 @@ import difflib
 import inspect
 from collections.abc import Callable
 
+from training.settings import flag
 from training.tasks.addition import AdditionTask
 from training.tasks.base import Task
 from training.tasks.copy import CopyTask
@@ -28,6 +29,7 @@ def make_task(name: str, **options: int | str) -> Task:
     for option in options:
         if option not in known:
             raise ValueError(
-                f"{name}: no option {option!r}; the options of this task are: {', '.join(known) or 'none'}"
+                f"{name}: no option {flag(option)}; "
+                f"the options of this task are: {', '.join(map(flag, known)) or 'none'}"
             )
     return build(**options)

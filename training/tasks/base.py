@@ -13,6 +13,9 @@ import numpy as np
 PAD, BOS, EOS = 0, 1, 2
 """Token ids that every vocabulary begins with: padding, beginning and end of a sequence."""
 
+END = "∎"
+"""How EOS is shown to people."""
+
 
 class VocabularyError(ValueError):
     """A character or an id that a vocabulary does not have."""

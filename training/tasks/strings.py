@@ -5,15 +5,20 @@ each task's own.
 """
 
 import string
+import unicodedata
 from abc import abstractmethod
 
 import numpy as np
 
-from training.tasks.base import Example, Task, Vocabulary
+from training.settings import flag
+from training.tasks.base import END, Example, Task, Vocabulary
 from training.tasks.split import is_held_out
 
 MIN_DISTINCT_SOURCES = 100
 """Fewer different sources than this cannot be split into a training and a held-out part worth the name."""
+
+MAX_LENGTH = 1000
+"""Of a string: attention's memory grows with the square of the length."""
 
 MAX_DRAWS = 1000
 """Draws for one new held-out example. One draw in ten is held out: so many in vain mean that no new one is left."""
@@ -56,7 +61,7 @@ class StringTask(Task):
                 sources[source] = None
                 draws = 0
             elif draws == MAX_DRAWS:
-                options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+                options = " ".join(f"{flag(name)} {value}" for name, value in self.options.items())
                 raise ValueError(
                     f"{self.name}: only {len(sources)} different held-out examples found, {count} asked for: "
                     f"{options} give too few strings; allow longer ones or ask for fewer examples"
@@ -73,16 +78,17 @@ class LetterTask(StringTask):
 
     def __init__(self, alphabet: str = string.ascii_lowercase, min_length: int = 4, max_length: int = 10) -> None:
         check_lengths(self.name, min_length, max_length)
-        if not isinstance(alphabet, str) or not alphabet or not alphabet.isprintable():
-            raise ValueError(f"{self.name}: alphabet must be a string of printable characters, got {alphabet!r}")
+        if not isinstance(alphabet, str) or not alphabet or not all(map(_has_own_column, alphabet)):
+            raise ValueError(
+                f"{self.name}: --alphabet must be printable characters, without accents apart and without {END}, "
+                f"got {alphabet!r}"
+            )
         if len(set(alphabet)) < len(alphabet):
             twice = next(letter for letter in alphabet if alphabet.count(letter) > 1)
-            raise ValueError(f"{self.name}: alphabet {alphabet!r} has {twice!r} more than once")
-        # Each length gives one string or more, so that there is no need to count beyond this many lengths.
-        lengths = range(min_length, max_length + 1)[:MIN_DISTINCT_SOURCES]
+            raise ValueError(f"{self.name}: --alphabet {alphabet!r} has {twice!r} more than once")
         check_enough(
             self.name,
-            sum(len(alphabet) ** length for length in lengths),
+            sum(len(alphabet) ** length for length in range(min_length, max_length + 1)),
             f"an alphabet of {len(alphabet)} and lengths {min_length}-{max_length}",
         )
         self.alphabet, self.min_length, self.max_length = alphabet, min_length, max_length
@@ -111,12 +117,12 @@ def draw_length(rng: np.random.Generator, min_length: int, max_length: int) -> i
 
 
 def check_lengths(task: str, min_length: int, max_length: int) -> None:
-    """Raise ValueError unless both are whole numbers and 1 <= min_length <= max_length."""
+    """Raise ValueError unless both are whole numbers and 1 <= min_length <= max_length <= MAX_LENGTH."""
     for name, value in (("min_length", min_length), ("max_length", max_length)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{task}: {name} must be a whole number of at least 1, got {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LENGTH:
+            raise ValueError(f"{task}: {flag(name)} must be a whole number from 1 to {MAX_LENGTH}, got {value!r}")
     if min_length > max_length:
-        raise ValueError(f"{task}: min_length {min_length} is greater than max_length {max_length}")
+        raise ValueError(f"{task}: --min-length {min_length} is greater than --max-length {max_length}")
 
 
 def check_enough(task: str, distinct: int, what: str) -> None:
@@ -126,3 +132,8 @@ def check_enough(task: str, distinct: int, what: str) -> None:
             f"{task}: {what} give only {distinct} different strings; at least {MIN_DISTINCT_SOURCES} are needed, "
             "so that some can be held out: allow more letters or longer strings"
         )
+
+
+def _has_own_column(letter: str) -> bool:
+    """Whether it can be told apart in a table: a sign that is seen, on no other one, and not how EOS is shown."""
+    return letter.isprintable() and not unicodedata.category(letter).startswith("M") and letter != END

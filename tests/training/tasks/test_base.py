@@ -83,9 +83,9 @@ def test_unknown_task_lists_the_names_and_the_nearest():
 
 
 def test_unknown_option_lists_the_options():
-    with pytest.raises(ValueError, match=r"^addition: no option 'alphabet'; .* are: min_length, max_length$"):
+    with pytest.raises(ValueError, match=r"^addition: no option --alphabet; .* are: --min-length, --max-length$"):
         make_task("addition", alphabet="abc")
-    with pytest.raises(ValueError, match=r"^dates: no option 'max_length'; .* are: none$"):
+    with pytest.raises(ValueError, match=r"^dates: no option --max-length; .* are: none$"):
         make_task("dates", max_length=4)
 
 

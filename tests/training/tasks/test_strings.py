@@ -10,6 +10,7 @@ from training.tasks.split import is_held_out
 
 LETTER_TASKS = ["copy", "reverse", "sort"]
 STRING_TASKS = [*LETTER_TASKS, "addition"]
+BAD_LETTERS = "--alphabet must be printable characters, without accents apart and without ∎"
 
 
 def samples(task, count, seed=0):
@@ -125,11 +126,12 @@ def test_options_rebuild_the_task(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_length": 5, "max_length": 3}, "min_length 5 is greater than max_length 3"),
-        ({"min_length": 0}, "min_length must be a whole number of at least 1, got 0"),
-        ({"max_length": -2}, "max_length must be a whole number of at least 1, got -2"),
-        ({"min_length": 4.0}, "min_length must be a whole number of at least 1, got 4.0"),
-        ({"min_length": True}, "min_length must be a whole number of at least 1, got True"),
+        ({"min_length": 5, "max_length": 3}, "--min-length 5 is greater than --max-length 3"),
+        ({"min_length": 0}, "--min-length must be a whole number from 1 to 1000, got 0"),
+        ({"max_length": -2}, "--max-length must be a whole number from 1 to 1000, got -2"),
+        ({"min_length": 4.0}, "--min-length must be a whole number from 1 to 1000, got 4.0"),
+        ({"min_length": True}, "--min-length must be a whole number from 1 to 1000, got True"),
+        ({"max_length": 1001}, "--max-length must be a whole number from 1 to 1000, got 1001"),
     ],
 )
 def test_bad_lengths(name, options, message):
@@ -142,10 +144,12 @@ def test_bad_lengths(name, options, message):
 @pytest.mark.parametrize(
     ("alphabet", "message"),
     [
-        ("", "alphabet must be a string of printable characters, got ''"),
-        ("ab\n", r"alphabet must be a string of printable characters, got 'ab\n'"),
-        (26, "alphabet must be a string of printable characters, got 26"),
-        ("abca", "alphabet 'abca' has 'a' more than once"),
+        ("", f"{BAD_LETTERS}, got ''"),
+        ("ab\n", rf"{BAD_LETTERS}, got 'ab\n'"),
+        (26, f"{BAD_LETTERS}, got 26"),
+        ("abcd∎", f"{BAD_LETTERS}, got 'abcd∎'"),
+        ("abcde\u0301", f"{BAD_LETTERS}, got 'abcde\u0301'"),
+        ("abca", "--alphabet 'abca' has 'a' more than once"),
     ],
 )
 def test_bad_alphabet(name, alphabet, message):
@@ -158,7 +162,7 @@ def test_too_few_strings_to_split():
     with pytest.raises(ValueError, match=r"^copy: an alphabet of 2 and lengths 1-3 give only 14 different strings; at"):
         make_task("copy", alphabet="ab", min_length=1, max_length=3)
     assert len(make_task("copy", alphabet="ab", min_length=1, max_length=6).held_out(5)) == 5
-    make_task("copy", alphabet="a", min_length=1, max_length=100_000)  # many lengths are counted without delay
+    make_task("copy", alphabet="a", min_length=1, max_length=1000)
 
 
 def test_too_few_held_out_strings():
@@ -167,8 +171,8 @@ def test_too_few_held_out_strings():
         task.held_out(100)
     found = int(str(error.value).split()[2])
     assert str(error.value) == (
-        f"reverse: only {found} different held-out examples found, 100 asked for: alphabet='ab', min_length=1, "
-        "max_length=6 give too few strings; allow longer ones or ask for fewer examples"
+        f"reverse: only {found} different held-out examples found, 100 asked for: --alphabet ab --min-length 1 "
+        "--max-length 6 give too few strings; allow longer ones or ask for fewer examples"
     )
     assert len(task.held_out(found)) == found
 
