@@ -1,8 +1,8 @@
 """The loop around a trainer's steps: progress on the screen, evaluations, checkpoints, and stopping when asked to."""
 
 import contextlib
+import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -81,8 +81,8 @@ class StopRequest:
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         self.__exit__(None, None, None)
-        with contextlib.suppress(OSError):
-            print("\nstopping after this step and its checkpoint; again to end at once", file=sys.stderr)
+        with contextlib.suppress(OSError):  # and not print, which may be in the middle of a line
+            os.write(2, b"\nstopping after this step and its checkpoint; again to end at once\n")
 
 
 @contextlib.contextmanager
