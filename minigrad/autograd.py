@@ -188,7 +188,7 @@ def _check(node: Node) -> None:
             f"{node.operation.name}: this part of the graph was freed by an earlier backward; "
             "give that one retain_graph=True to walk it twice"
         )
-    if node.versions != tuple([memory.version for memory in node.memories]):
+    if node.versions != [memory.version for memory in node.memories]:
         raise RuntimeError(
             f"{node.operation.name}: an input or the value (of shape {node.shape}) was changed in place after the "
             "operation, so its gradient would be wrong; change a copy instead, or change it before"
@@ -198,18 +198,22 @@ def _check(node: Node) -> None:
 def _call(node: Node, pullbacks: Any, gradient: Any) -> Sequence[Any]:
     """The gradients of the node's inputs, None for those that need none."""
     name = node.operation.name
+    results = []
+    forgotten = False
     try:
         if callable(pullbacks):
             found = pullbacks(gradient)
-            results = found if isinstance(found, (tuple, list)) else [found]
-            missing = found is None
+            results = list(found) if isinstance(found, (tuple, list)) else [found]
+            forgotten = found is None
         else:
-            results = [p(gradient) if p is not None else None for p in pullbacks]
-            missing = any(p is not None and result is None for p, result in zip(pullbacks, results, strict=True))
+            for pullback in pullbacks:
+                result = None if pullback is None else pullback(gradient)
+                forgotten = forgotten or (result is None and pullback is not None)
+                results.append(result)
     except Exception as error:
         error.add_note(f"in the pullback of {name}, for its value of shape {node.shape}")
         raise
-    if missing:
+    if forgotten:
         raise RuntimeError(f"{name}: a pullback returned None; is its return missing?")
     if len(results) != len(node.targets):
         raise RuntimeError(f"{name}: its pullback gave {len(results)} gradients for {len(node.targets)} inputs")
@@ -233,6 +237,9 @@ def _accumulate(gradients: dict[Any, Any], owned: set[Any], target: Any, gradien
 
 def _conformed(gradient: Any, target: Any, node: Node) -> tuple[Any, bool]:
     """A pullback's result as a gradient of `target`, broadcasting undone, dtype cast; and whether it is a new array."""
+    plain = type(gradient) is np.ndarray and target.device == "cpu"
+    if plain and gradient.dtype is target.dtype and gradient.shape == target.shape:
+        return gradient, False  # as nearly always
     gradient = _as_array(gradient)
     device = gradient.device if isinstance(gradient, Tensor) else device_of(gradient)
     fresh = False
@@ -307,7 +314,7 @@ def _retraced(node: Node, values: dict[Node, Tensor]) -> Any:
         return node.pullbacks
     inputs = [_restored(source, values) if type(source) is Node else source for source in node.inputs]
     if node.operation.reference is None:
-        return needed(node.operation.body(*inputs, **node.options)[1], node.targets)
+        return needed(node.operation, node.operation.body(*inputs, **node.options)[1], node.targets)
     inputs = [ops.alias(x) if target is not None else x for x, target in zip(inputs, node.targets, strict=True)]
     outputs = node.operation.reference(*inputs, **node.options)
     aliases = [x.node if target is not None else None for x, target in zip(inputs, node.targets, strict=True)]

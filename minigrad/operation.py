@@ -23,7 +23,7 @@ import numpy as np
 
 from minigrad import ops
 from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating, plain_array
-from minigrad.promotion import promoted
+from minigrad.promotion import is_uniform, promoted
 from minigrad.tensor import Memory, Tensor
 
 # ---- grad mode -------------------------------------------------------------------------------------------------------
@@ -181,7 +181,8 @@ def _bind(operation: Operation, operands: tuple[Any, ...], chosen: dict[str, Any
 
 def computed(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
     """(value, pullbacks) of the promoted operands."""
-    if len(arrays) > 1 or operation.floating:
+    if not is_uniform(arrays) and (len(arrays) > 1 or operation.floating):
+        _check_devices(operation, arrays)
         arrays = promoted(arrays, operation.floating, operation.exempt)
     return _result(operation, arrays, options)
 
@@ -208,7 +209,7 @@ class Node:
         operation, options: what made it.
         inputs: one per positional input: its Node, or the leaf or constant itself.
         targets: one per input: the Node or leaf Tensor that its gradient goes to, None if it needs none.
-        pullbacks: a tuple, one per input, or one function for all; None once freed.
+        pullbacks: one per input, None for one that needs no gradient, or one function for all; None once freed.
         serial: nodes are numbered as they are made, so a node's number is above those of its inputs' nodes.
         shape, dtype, device: the value's.
         value: a weak reference to the value: call it for the Tensor, or None if that is gone.
@@ -224,8 +225,8 @@ class Node:
 
     operation: Operation
     options: dict[str, Any]
-    inputs: tuple[Any, ...]
-    targets: tuple[Node | Tensor | None, ...]
+    inputs: list[Any]
+    targets: list[Any]
     pullbacks: Any
     serial: int
     part: int | None
@@ -233,14 +234,14 @@ class Node:
     shape: tuple[int, ...]
     dtype: np.dtype
     device: str
-    memories: tuple[Memory, ...]
-    versions: tuple[int, ...]
+    memories: list[Memory]
+    versions: list[int]
     value: Callable[[], Tensor | None]
 
     def free(self) -> None:
         """Let go of all that the node keeps alive; walking it again is then an error."""
         self.pullbacks = None
-        self.inputs = self.targets = ()
+        self.inputs, self.targets = [], []
         self.options = {}
 
 
@@ -249,8 +250,6 @@ def _record(operation: Operation, operands: Sequence[Any], options: dict[str, An
     recording = _mode.grad_enabled and any([isinstance(x, Tensor) and x._requires_grad for x in operands])
     inputs = [x if isinstance(x, Tensor) else _constant(operation, x, recording) for x in operands]
     arrays: Sequence[Any] = [x._data if isinstance(x, Tensor) else x for x in inputs]
-    if len(arrays) > 1:
-        _check_devices(operation, arrays)
     try:
         value, pullbacks = computed(operation, arrays, options)
     except (IndexError, TypeError, ValueError) as error:
@@ -278,7 +277,7 @@ def _record_tuple(
         _note_value(whole, value)
         if is_floating(value.dtype):
             part = _node(operation, options, [], ())
-            part.inputs = part.targets = (whole,)
+            part.inputs = part.targets = [whole]
             part.part = place
             _attach(part, value)
 
@@ -305,23 +304,32 @@ def _node(operation: Operation, options: dict[str, Any], inputs: Sequence[Any], 
     node.serial = next(_serial)
     node.operation, node.options = operation, options
     node.part = node.parts = None
-    node.inputs = tuple([(x.node or x) if isinstance(x, Tensor) else x for x in inputs])
-    node.targets = tuple([(x.node or x) if isinstance(x, Tensor) and x._requires_grad else None for x in inputs])
-    if not callable(pullbacks) and not isinstance(pullbacks, (tuple, list)):
-        raise TypeError(f"{operation.name}: its pullbacks must be functions, not {type(pullbacks).__name__}")
-    if not callable(pullbacks) and len(pullbacks) != len(node.targets):
-        raise TypeError(f"{operation.name} has {len(node.targets)} inputs and returned {len(pullbacks)} pullbacks")
-    node.pullbacks = needed(pullbacks, node.targets)
-    node.memories = tuple([x._memory for x in inputs if isinstance(x, Tensor)])
-    node.versions = tuple([memory.version for memory in node.memories])
+    node.inputs, node.targets, node.memories, node.versions = [], [], [], []
+    for x in inputs:
+        source = target = None
+        if isinstance(x, Tensor):
+            source = x.node or x
+            target = source if x._requires_grad else None
+            node.memories.append(x._memory)
+            node.versions.append(x._memory.version)
+        node.inputs.append(x if source is None else source)
+        node.targets.append(target)
+    node.pullbacks = needed(operation, pullbacks, node.targets)
     return node
 
 
-def needed(pullbacks: Any, targets: Sequence[Any]) -> Any:
-    """The pullbacks without those of inputs that need no gradient, which are dropped with all that they captured."""
+def needed(operation: Operation, pullbacks: Any, targets: list[Any]) -> Any:
+    """The pullbacks without those of inputs that need no gradient, which are dropped with all that they captured.
+
+    Raises TypeError if they are no functions, or not one per input.
+    """
     if callable(pullbacks):
         return pullbacks
-    return tuple([p if target is not None else None for p, target in zip(pullbacks, targets, strict=True)])
+    if not isinstance(pullbacks, (tuple, list)):
+        raise TypeError(f"{operation.name}: its pullbacks must be functions, not {type(pullbacks).__name__}")
+    if len(pullbacks) != len(targets):
+        raise TypeError(f"{operation.name} has {len(targets)} inputs and returned {len(pullbacks)} pullbacks")
+    return [None if target is None else pullback for pullback, target in zip(pullbacks, targets, strict=True)]
 
 
 def _attach(node: Node, tensor: Tensor) -> None:
@@ -335,8 +343,8 @@ def _note_value(node: Node, tensor: Tensor) -> None:
     """The value's form, and the version of its memory."""
     data, memory = tensor._data, tensor._memory
     node.shape, node.dtype, node.device = data.shape, data.dtype, device_of(data)
-    node.memories += (memory,)
-    node.versions += (memory.version,)
+    node.memories.append(memory)
+    node.versions.append(memory.version)
 
 
 def _constant(operation: Operation, operand: Any, recording: bool) -> Any:

@@ -26,8 +26,6 @@ def promoted(operands: Sequence[Any], floating: bool = False, exempt: frozenset[
         floating: integers and booleans become the default float dtype.
         exempt: positions that are left as they are.
     """
-    if not exempt and _is_uniform(operands):
-        return operands
     counted = [x for place, x in enumerate(operands) if place not in exempt and x is not None]
     if not counted:
         return operands
@@ -44,15 +42,15 @@ def promoted(operands: Sequence[Any], floating: bool = False, exempt: frozenset[
     return [x if place in exempt else cast(x) for place, x in enumerate(operands)]
 
 
-def _is_uniform(operands: Sequence[Any]) -> bool:
-    """Whether there is nothing to do: arrays of one floating dtype, and numbers, which never widen it."""
+def is_uniform(operands: Sequence[Any]) -> bool:
+    """Whether nothing is left to do: NumPy arrays of one floating dtype, and numbers, which never widen it."""
     dtype = None
     for operand in operands:
-        if type(operand) is float or type(operand) is int or operand is None:
-            continue
-        if type(operand) is bool or (dtype is not None and operand.dtype != dtype):
+        kind = type(operand)
+        if kind is np.ndarray and (dtype is None or operand.dtype is dtype):
+            dtype = operand.dtype
+        elif kind is not float and kind is not int and operand is not None:
             return False
-        dtype = operand.dtype
     return dtype is not None and is_floating(dtype)
 
 
