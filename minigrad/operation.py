@@ -247,9 +247,17 @@ class Node:
 
 def _record(operation: Operation, operands: Sequence[Any], options: dict[str, Any]) -> Any:
     """The operation's value as a Tensor (or several), with the node that made it if an input requires a gradient."""
-    recording = _mode.grad_enabled and any([isinstance(x, Tensor) and x._requires_grad for x in operands])
-    inputs = [x if isinstance(x, Tensor) else _constant(operation, x, recording) for x in operands]
-    arrays: Sequence[Any] = [x._data if isinstance(x, Tensor) else x for x in inputs]
+    recording = False
+    inputs, arrays = [], []
+    for x in operands:
+        if isinstance(x, Tensor):
+            recording = recording or x._requires_grad
+            arrays.append(x._data)
+        else:
+            x = _constant(operation, x)
+            arrays.append(x)
+        inputs.append(x)
+    recording = recording and _mode.grad_enabled
     try:
         value, pullbacks = computed(operation, arrays, options)
     except (IndexError, TypeError, ValueError) as error:
@@ -347,8 +355,8 @@ def _note_value(node: Node, tensor: Tensor) -> None:
     node.versions.append(memory.version)
 
 
-def _constant(operation: Operation, operand: Any, recording: bool) -> Any:
-    """An operand that is no Tensor: a number, an array (copied if the graph will refer to it) or None."""
+def _constant(operation: Operation, operand: Any) -> Any:
+    """An operand that is no Tensor: a number, an array (copied, as a graph may come to refer to it) or None."""
     if operand is None or type(operand) in (float, int, bool):
         return operand
     if isinstance(operand, np.generic) and operand.dtype.kind in "fiub":
@@ -357,7 +365,7 @@ def _constant(operation: Operation, operand: Any, recording: bool) -> Any:
         operand = plain_array(operand)
         if operand.dtype.kind not in "fiub":
             raise TypeError(f"{operation.name}: a tensor holds floats, integers or booleans, not {operand.dtype}")
-        return operand.copy() if recording else operand
+        return operand.copy()
     raise TypeError(
         f"{operation.name} takes tensors, arrays and numbers, got {type(operand).__name__}: "
         "make a tensor of it with mg.Tensor(...)"

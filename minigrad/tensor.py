@@ -31,10 +31,7 @@ Flag = bool  # within the class `bool` is a method
 class Memory:
     """What views of one array share: the number of times it was written over."""
 
-    __slots__ = ("version",)
-
-    def __init__(self) -> None:
-        self.version = 0
+    version = 0
 
 
 class Tensor:
