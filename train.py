@@ -30,12 +30,13 @@ import minigrad as mg
 from training import checkpoint, text
 from training.checkpoint import CheckpointError
 from training.evaluate import answers, cross_attention
-from training.files import reason, told
+from training.files import explain, reason
 from training.loop import train
 from training.report import print_report
 from training.run import CHECKPOINT, RUNS, Run, start_run
 from training.settings import DEFAULTS, Settings, SettingsError, flag, settings_for, typed
 from training.tasks import TASKS, make_task
+from training.tasks.base import MissingDependency
 from training.trainer import Trainer, TrainingError
 
 MODES = {"list": set(), "resume": {"device"}, "answer": {"task", "device", "beam"}}
@@ -57,23 +58,23 @@ def main(arguments: list[str] | None = None) -> int:
         return dispatch(arguments)
     except SettingsError as error:
         return fail(2, error)
-    except (CheckpointError, TrainingError, mg.DeviceError, ImportError) as error:
+    except (CheckpointError, TrainingError, MissingDependency, mg.DeviceError) as error:
         return fail(1, error)
     except MemoryError as error:
         return fail(1, f"out of memory ({error}); choose a smaller model, --batch-size or --max-length")
     except OSError as error:
-        return fail(1, told(error))
+        return fail(1, explain(error))
     except KeyboardInterrupt:
         return fail(130, "stopped")
 
 
 def prepare_output() -> None:
-    """Make stdout and stderr such that all may print: where they are closed, or lack the signs of a table."""
+    """Let everything print, even if stdout or stderr is closed, or can't encode the signs of a table."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started this process
+        if getattr(sys, name) is None:  # this process was started with it closed
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     codecs.register_error("plain", text.plain)
-    # Readers of a pipe see each line when it is written.
+    # Line by line, so that who reads a pipe sees progress.
     sys.stdout.reconfigure(errors="plain", line_buffering=True)  # type: ignore[union-attr]
 
 
@@ -89,7 +90,7 @@ def fail(status: int, message: object) -> int:
 
 
 def dispatch(arguments: list[str] | None) -> int:
-    """`main` without its errors."""
+    """Do what the command line says, errors raised; returns the exit status."""
     given = vars(command_line().parse_args(arguments))
     for mode, allowed in MODES.items():
         others = given.keys() - allowed - {mode}
@@ -101,9 +102,9 @@ def dispatch(arguments: list[str] | None) -> int:
     if "answer" in given:
         if "task" not in given:
             raise SettingsError("--answer needs a text after the folder of the run; see python train.py --help")
-        return answer(given.pop("answer"), given.pop("task"), **given)
+        return answer(given.pop("answer"), given.pop("task"), given)
     if "resume" in given:
-        return resume(given.pop("resume"), given.get("device"))
+        return resume(given.pop("resume"), given)
     return start(given.pop("task", "reverse"), given.pop("out", None), given)
 
 
@@ -129,16 +130,16 @@ def start(task_name: str, out: Path | None, given: dict[str, Any]) -> int:
         run = start_run(task_name, out, trainer.config(), trainer.state_dict())
     except OSError as error:
         raise TrainingError(
-            f"can't make {out or f'a run in {RUNS}'} ({reason(error)}); name another folder by --out"
+            f"can't make {out or f'a run in {RUNS}'} ({reason(error)}); name another folder with --out"
         ) from error
     with run:
         return go_on(trainer, run)
 
 
-def resume(folder: Path, device: str | None) -> int:
-    """Train on from the checkpoint in `folder`."""
+def resume(folder: Path, given: dict[str, Any]) -> int:
+    """Train on from the checkpoint in `folder`, on the device it was on unless another is given."""
     with Run(folder) as run:
-        trainer = Trainer.from_state_dict(run.load(), folder / CHECKPOINT, device)
+        trainer = Trainer.from_state_dict(run.load(), folder / CHECKPOINT, **given)
         run.rewrite_metrics(trainer.history)
         return go_on(trainer, run)
 
@@ -147,7 +148,7 @@ def go_on(trainer: Trainer, run: Run) -> int:
     """Train until the end, then report; or until Ctrl-C."""
     settings = trainer.settings
     parameters = sum(math.prod(parameter.shape) for parameter in trainer.parameters)
-    again = f"go on by: {typed('--resume', run.folder)}"
+    again = f"go on with: {typed('--resume', run.folder)}"
     try:
         print(f"{trainer.task.name}: {trainer.task.description}; {parameters:,} parameters on {settings.device}")
         print(f"{run.folder}: from step {trainer.step} to {settings.steps}; Ctrl-C saves and stops")
@@ -155,22 +156,21 @@ def go_on(trainer: Trainer, run: Run) -> int:
             return fail(130, f"stopped and saved at step {trainer.step}; {again}")
         print_report(trainer, run)
     except OSError as error:
-        raise TrainingError(f"{told(error)}; the last checkpoint is kept: {again}") from error
+        raise TrainingError(f"{explain(error)}; the last checkpoint is kept: {again}") from error
     except KeyboardInterrupt:
         return fail(130, f"stopped; the last checkpoint is kept: {again}")
     return 0
 
 
-def answer(folder: Path, source: str, device: str = "cpu", beam: int | None = None) -> int:
-    """Print the answer of the model in `folder` to `source`, and its attention."""
+def answer(folder: Path, source: str, given: dict[str, Any]) -> int:
+    """Print the answer of the model in `folder` to `source`, and its attention; on the CPU unless a device is given."""
     path = folder / CHECKPOINT
-    trainer = Trainer.from_state_dict(checkpoint.load(path), path, device)
+    trainer = Trainer.from_state_dict(checkpoint.load(path), path, **{"device": "cpu", **given})
     try:
         trainer.task.check_source(source)
     except ValueError as error:
         raise SettingsError(f"--answer: {error}") from error
-    settings = trainer.settings if beam is None else dataclasses.replace(trainer.settings, beam=beam)
-    (result,) = answers(trainer.model, trainer.task, [source], settings.beam)
+    (result,) = answers(trainer.model, trainer.task, [source], trainer.settings.beam)
     print(result)
     print("\n" + text.attention_map(cross_attention(trainer.model, trainer.task, source, result), source, result))
     return 0
@@ -190,7 +190,7 @@ class CommandLine(argparse.ArgumentParser):
 
 
 def command_line() -> CommandLine:
-    """The parser. What is not given is not in its result, so that a task's defaults can come in between."""
+    """The parser. Flags that are not given are absent from its result, so that a task's own defaults can apply."""
     parser = CommandLine(
         prog="python train.py",
         description=(__doc__ or "").split("\n\nThe flags")[0],
@@ -213,33 +213,38 @@ def command_line() -> CommandLine:
         "--out", metavar="RUN", type=Path, help="folder of the new run; runs/<task>-<number> if not given"
     )
 
-    for_task = parser.add_argument_group("the task")
-    for name, default in TASK_OPTIONS.items():
-        kind, tasks = type(default), [t.name for t in TASKS.values() if name in inspect.signature(t).parameters]
-        for_task.add_argument(
-            flag(name), type=kind, metavar=METAVARS[kind], help=f"of {', '.join(tasks)} (default {default})"
-        )
+    add_task_flags(parser.add_argument_group("the task"))
+    add_setting_flags(parser.add_argument_group("the model and its training"))
+    return parser
 
-    for_settings = parser.add_argument_group("the model and its training")
-    for_settings.add_argument(
-        "--layers", type=int, metavar="N", help="encoder layers and decoder layers, where not given apart"
+
+def add_task_flags(group: argparse._ArgumentGroup) -> None:
+    """A flag for each option that some task has."""
+    for name, default in TASK_OPTIONS.items():
+        tasks = [task.name for task in TASKS.values() if name in inspect.signature(task).parameters]
+        add_flag(group, name, default, f"of {', '.join(tasks)} (default {default})")
+
+
+def add_setting_flags(group: argparse._ArgumentGroup) -> None:
+    """A flag for each field of Settings, and --layers for two of them."""
+    group.add_argument(
+        "--layers", type=int, metavar="N", help="encoder layers and decoder layers, unless given one by one"
     )
     for setting in dataclasses.fields(Settings):
-        meaning, allowed, default = setting.metadata["meaning"], setting.metadata["allowed"], setting.default
-        if isinstance(default, bool):
-            for_settings.add_argument(flag(setting.name), action=argparse.BooleanOptionalAction, help=meaning)
+        name, meaning, allowed = setting.name, setting.metadata["meaning"], setting.metadata["allowed"]
+        if isinstance(setting.default, bool):
+            group.add_argument(flag(name), action=argparse.BooleanOptionalAction, help=meaning)
             continue
-        defaults = [
-            str(default),
-            *(f"{own[setting.name]} for {task}" for task, own in DEFAULTS.items() if setting.name in own),
-        ]
-        for_settings.add_argument(
-            flag(setting.name),
-            type=type(default),
-            metavar=METAVARS[type(default)],
-            help=f"{meaning} ({allowed.words}; default {', '.join(defaults)})",
+        others = [f", {defaults[name]} for {task}" for task, defaults in DEFAULTS.items() if name in defaults]
+        add_flag(
+            group, name, setting.default, f"{meaning} ({allowed.words}; default {setting.default}{''.join(others)})"
         )
-    return parser
+
+
+def add_flag(group: argparse._ArgumentGroup, name: str, default: Any, meaning: str) -> None:
+    """A flag for a value of the same type as `default`."""
+    kind = type(default)
+    group.add_argument(flag(name), type=kind, metavar=METAVARS[kind], help=meaning)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The command line: what a person types, sees and gets wrong. Errors are one line, and nothing is overwritten."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -141,11 +142,8 @@ def test_resume_of_a_finished_run_reports_again_and_changes_nothing(run_train, t
 
 
 def test_a_finished_run_can_be_where_nothing_can_be_written(run_train, trained):
-    lift = limit_file_size(0)
-    try:
+    with file_size_limit(0):
         status, out, err = run_train("--resume", trained)
-    finally:
-        lift()
     assert (status, err) == (0, "")
     assert "exact match on 10 unseen examples" in out
 
@@ -177,7 +175,7 @@ def test_commands_to_type_are_ready_for_a_shell(run_train):
         (["--steps", "many"], "argument --steps: invalid int value: 'many'; see python train.py --help"),
         (["--dropout", "1.5"], "--dropout must be 0 or more and below 1, not 1.5"),
         (["--lr", "nan"], "--lr must be a finite number above 0, not nan"),
-        (["--d-model", "30"], "--d-model must be a multiple of --heads, but 30 is none of 4"),
+        (["--d-model", "30"], "--d-model must be a multiple of --heads, and 30 is not one of 4"),
         (["--layers", "0"], "--encoder-layers must be from 1 to 1000, not 0"),
         (["--seed", "-1"], "--seed must be from 0 to 2**64 - 1, not -1"),
         (["--device", "cpu\n"], r"--device must be cpu, cuda or cuda:1, not 'cpu\n'"),
@@ -210,6 +208,19 @@ def test_a_command_line_without_sense(run_train, tmp_path, arguments, message):
 )
 def test_a_text_that_the_model_cannot_read(run_train, trained, text, message):
     status, out, err = run_train("--answer", trained, text)
+    assert (status, out, one_line(err)) == (2, "", message)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--resume", "RUN", "--device", "gpu"], "--device must be cpu, cuda or cuda:1, not 'gpu'"),
+        (["--answer", "RUN", "abc", "--device", "gpu"], "--device must be cpu, cuda or cuda:1, not 'gpu'"),
+        (["--answer", "RUN", "abc", "--beam", "0"], "--beam must be from 1 to 100000, not 0"),
+    ],
+)
+def test_a_flag_value_without_sense_is_not_the_checkpoints_fault(run_train, trained, arguments, message):
+    status, out, err = run_train(*(trained if word == "RUN" else word for word in arguments))
     assert (status, out, one_line(err)) == (2, "", message)
 
 
@@ -247,41 +258,39 @@ def test_an_out_that_exists(run_train, trained):
     status, _, err = run_train("--out", trained)
     assert status == 2
     assert one_line(err) == (
-        f"--out {trained} exists already: name a new folder, or go on with this one by: {typed('--resume', trained)}"
+        f"--out {trained} exists already: name a new folder, or go on with this one: {typed('--resume', trained)}"
     )
     assert contents(trained) == before
 
 
-def limit_file_size(size):
-    """The system refuses to let a file grow over `size` bytes, as it does on a full disk."""
+@contextlib.contextmanager
+def file_size_limit(size):
+    """Inside, the system refuses to let a file grow over `size` bytes, as it does on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("size", [10, 1000])
 def test_a_full_disk_at_the_start(run_train, tmp_path, size):
-    lift = limit_file_size(size)
-    try:
+    with file_size_limit(size):
         status, _, err = run_train(*SMALL)
-    finally:
-        lift()
     assert status == 1
-    assert one_line(err) == "can't make a run in runs (File too large; make room there); name another folder by --out"
+    assert one_line(err) == "can't make a run in runs (File too large; make room there); name another folder with --out"
     assert os.listdir(tmp_path / "runs") == []
 
 
 def test_a_full_disk_while_training(run_train, trained, tmp_path):
     # The first checkpoint has no moments of the optimizer in it yet: it fits, the next one doesn't.
-    lift = limit_file_size((trained / "checkpoint.npz").stat().st_size * 2 // 3)
-    try:
+    with file_size_limit((trained / "checkpoint.npz").stat().st_size * 2 // 3):
         status, _, err = run_train(*SMALL)
-    finally:
-        lift()
     assert status == 1
     assert one_line(err) == (
         "runs/copy-1/checkpoint.npz: File too large; make room there; the last checkpoint is kept: "
-        f"go on by: {typed('--resume', 'runs/copy-1')}"
+        f"go on with: {typed('--resume', 'runs/copy-1')}"
     )
     assert sorted(os.listdir("runs/copy-1")) == ["checkpoint.npz", "config.json", "metrics.jsonl"]
     assert run_train("--resume", "runs/copy-1")[0] == 0
@@ -314,7 +323,7 @@ def test_an_out_that_cannot_be_made(run_train, tmp_path, out, problem):
     (tmp_path / "file").write_text("mine")
     status, _, err = run_train(*SMALL, "--out", out)
     assert status == 1
-    assert one_line(err) == f"can't make {out} ({problem}); name another folder by --out"
+    assert one_line(err) == f"can't make {out} ({problem}); name another folder with --out"
     assert os.listdir(tmp_path) == ["file"]
 
 
@@ -367,7 +376,7 @@ def in_a_shell(folder, arguments, rest):
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command} {rest}"], cwd=folder, capture_output=True, text=True
     )
-    return done, f"go on by: {command.split(' copy ')[0]} --resume runs/copy-1"
+    return done, f"go on with: {command.split(' copy ')[0]} --resume runs/copy-1"
 
 
 @pytest.mark.parametrize(

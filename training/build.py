@@ -1,11 +1,11 @@
-"""From settings to the things that they describe: model, optimizer, learning-rate schedule."""
+"""What the settings describe, built: model, optimizer, learning-rate schedule."""
 
 import math
 
 import nn
 from models import Transformer
 from nn.optim import SGD, Adam, AdamW, CosineSchedule, WarmupSchedule
-from training.settings import Settings, SettingsError
+from training.settings import Settings
 from training.tasks import Task
 from training.tasks.base import PAD
 
@@ -17,28 +17,24 @@ MOMENTUM = 0.9
 
 
 def build_model(task: Task, settings: Settings) -> Transformer:
-    """The model for `task`, its parameters freshly drawn. Raises SettingsError for what the model refuses."""
-    try:
-        model = Transformer(
-            len(task.source_vocabulary),
-            len(task.target_vocabulary),
-            d_model=settings.d_model,
-            num_heads=settings.heads,
-            num_encoder_layers=settings.encoder_layers,
-            num_decoder_layers=settings.decoder_layers,
-            d_ff=settings.d_ff,
-            dropout=settings.dropout,
-            activation=settings.activation,
-            norm_first=settings.norm_first,
-            max_length=max(task.max_source_length, task.max_target_length) + 1,  # with EOS or BOS
-            pad_id=PAD,
-            tie_embeddings=settings.tie_embeddings,
-            positions=settings.positions,
-        )
-    except ValueError as error:
-        raise SettingsError(" ".join(str(error).split())) from error
-    model.to(settings.device)
-    return model
+    """The model for `task`, its parameters freshly drawn. Raises DeviceError if there is no such device."""
+    model = Transformer(
+        len(task.source_vocabulary),
+        len(task.target_vocabulary),
+        d_model=settings.d_model,
+        num_heads=settings.heads,
+        num_encoder_layers=settings.encoder_layers,
+        num_decoder_layers=settings.decoder_layers,
+        d_ff=settings.d_ff,
+        dropout=settings.dropout,
+        activation=settings.activation,
+        norm_first=settings.norm_first,
+        max_length=max(task.max_source_length, task.max_target_length) + 1,  # with EOS or BOS
+        pad_id=PAD,
+        tie_embeddings=settings.tie_embeddings,
+        positions=settings.positions,
+    )
+    return model.to(settings.device)
 
 
 def build_optimizer(parameters: list[nn.Parameter], settings: Settings) -> SGD | Adam | AdamW:

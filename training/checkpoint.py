@@ -22,6 +22,11 @@ from training.files import write_whole
 
 FORMAT, VERSION = "minigrad checkpoint", 1
 
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, AttributeError, TypeError, ValueError, RuntimeError)
+"""What zipfile, NumPy and JSON raise for bytes that don't mean what they should."""
+
+_WAY_OUT = "; put a copy of the checkpoint there, or train anew"
+
 
 class CheckpointError(Exception):
     """A checkpoint can't be used. The message is one line that names the file and the way out."""
@@ -71,12 +76,6 @@ def load(path: str | PathLike[str]) -> dict[Any, Any]:
     except _BROKEN as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} is damaged, or a file of another program ({reason}){_WAY_OUT}") from error
-
-
-# What zipfile, NumPy and JSON raise for bytes that don't mean what they should.
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, AttributeError, TypeError, ValueError, RuntimeError)
-
-_WAY_OUT = "; put a copy of the checkpoint there, or train anew"
 
 
 def _describe(value: Any, name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:

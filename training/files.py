@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and how what went wrong with one is told.
+"""Files that are there whole or not at all, and what went wrong with one, in words.
 
 Everything a run writes goes through here, except the lines appended to metrics.jsonl: a kill, a full disk or a power
 cut at any moment leaves the file as it was before or as it should be after, never half of it.
@@ -20,8 +20,8 @@ def reason(error: OSError) -> str:
     return f"{error.strerror or error}{'; make room there' if error.errno in FULL else ''}"
 
 
-def told(error: OSError) -> str:
-    """`reason` after the file that it is about; an error without a file is one of the output."""
+def explain(error: OSError) -> str:
+    """`reason` after the file that it is about; an error that names no file is one of stdout."""
     return f"{error.filename or 'output'}: {reason(error)}"
 
 
@@ -42,8 +42,8 @@ def temporary_name(path: Path) -> Path:
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Call `write(file)` on a temporary file beside `path`, and move it to `path` once all of it is on the disk.
 
-    Two processes must not write the same path at the same time. Raises OSError that names `path`, and leaves it as it
-    was, when it can't be written: on a full disk for one.
+    Two processes must not write the same path at the same time. Raises OSError that names `path`, which stays as it
+    was, when it can't be written, as on a full disk.
     """
     temporary = temporary_name(path)
     with naming(path):

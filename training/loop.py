@@ -4,8 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 import numpy as np
@@ -19,13 +18,13 @@ def train(trainer: Trainer, run: Run) -> bool:
     """Train until the trainer is finished, with a line on the screen and a checkpoint at each evaluation.
 
     Returns False if SIGINT or SIGTERM asked to stop: then the step at hand was finished and saved. Raises TrainingError
-    for a NaN, OSError for a full disk or an output that nobody reads; the run then keeps the last checkpoint saved.
+    for what is not finite, OSError for a full disk or an output that nobody reads; the run keeps its last checkpoint.
     """
     settings = trainer.settings
     saved = trainer.step
     started = time.perf_counter() - trainer.seconds
 
-    def save(measured: dict[str, float] | None) -> None:
+    def save(measured: dict[str, float] | None = None) -> None:
         nonlocal saved
         trainer.check_finite()
         if measured:
@@ -33,26 +32,28 @@ def train(trainer: Trainer, run: Run) -> bool:
         run.save(trainer.state_dict())
         saved = trainer.step
 
-    with (
-        _keeping(lambda: f"{run.folder} keeps its checkpoint of step {saved}"),
-        StopRequest() as stop,
-        np.errstate(all="ignore"),  # what overflows shows as a NaN in the loss, which is checked
-        tqdm(total=settings.steps, initial=trainer.step, unit="step", disable=None, leave=False) as bar,
-    ):
-        symbols, since = 0, time.perf_counter()
-        while not trainer.finished and not stop.requested:
-            symbols += trainer.train_step()
-            trainer.seconds = time.perf_counter() - started
-            speed = symbols / (time.perf_counter() - since)
-            bar.set_postfix(_postfix(trainer, speed), refresh=False)
-            bar.update()
-            if trainer.step % settings.eval_every == 0 or trainer.finished:
-                measured = trainer.evaluate()
-                save(measured)
-                bar.write(_line(measured, speed))  # last: it fails if nobody reads on
-                symbols, since = 0, time.perf_counter()
-        if saved < trainer.step:
-            save(None)
+    try:
+        with (
+            StopRequest() as stop,
+            np.errstate(all="ignore"),  # what overflows shows as a NaN in the loss, which is checked
+            tqdm(total=settings.steps, initial=trainer.step, unit="step", disable=None, leave=False) as bar,
+        ):
+            symbols, since = 0, time.perf_counter()
+            while not trainer.finished and not stop.requested:
+                symbols += trainer.train_step()
+                trainer.seconds = time.perf_counter() - started
+                speed = symbols / (time.perf_counter() - since)
+                bar.set_postfix(_postfix(trainer, speed), refresh=False)
+                bar.update()
+                if trainer.step % settings.eval_every == 0 or trainer.finished:
+                    measured = trainer.evaluate()
+                    save(measured)
+                    bar.write(_line(measured, speed))  # last: it fails if nobody reads on
+                    symbols, since = 0, time.perf_counter()
+            if saved < trainer.step:
+                save()
+    except TrainingError as error:
+        raise TrainingError(f"{error}; {run.folder} keeps its checkpoint of step {saved}") from error
     return not stop.requested
 
 
@@ -72,26 +73,15 @@ class StopRequest:
                 self._former[number] = signal.signal(number, self._request)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-        self.__exit__(None, None, None)
-        with contextlib.suppress(OSError):  # and not print, which may be in the middle of a line
+        self.__exit__()  # the former handlers take the next one
+        with contextlib.suppress(OSError):  # not print: it may be in the middle of a line
             os.write(2, b"\nstopping after this step and its checkpoint; again to end at once\n")
-
-
-@contextlib.contextmanager
-def _keeping(kept: Callable[[], str]) -> Iterator[None]:
-    """Add to a TrainingError what is kept."""
-    try:
-        yield
-    except TrainingError as error:
-        raise TrainingError(f"{error}; {kept()}") from None
 
 
 def _line(measured: dict[str, float], speed: float) -> str:

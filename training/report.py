@@ -2,7 +2,7 @@
 
 from training import plots, text
 from training.evaluate import answers, count_right, cross_attention, exact_match_by_group
-from training.files import told
+from training.files import explain
 from training.run import Run
 from training.settings import typed
 from training.trainer import Trainer
@@ -13,7 +13,7 @@ WIDEST_MAP = 35
 
 
 def print_report(trainer: Trainer, run: Run) -> None:
-    """Evaluate the test examples, print what came out, and draw pictures if matplotlib and room are there."""
+    """Evaluate the test examples, print what came out, and draw pictures if that is possible."""
     task, settings = trainer.task, trainer.settings
     examples = trainer.test_examples
     given = answers(trainer.model, task, [e.source for e in examples], settings.beam)
@@ -38,7 +38,7 @@ def print_report(trainer: Trainer, run: Run) -> None:
     except plots.PlotsMissing as hint:
         print(f"\n{hint}")
     except OSError as error:
-        print(f"\nno pictures: {told(error)}")
+        print(f"\nno pictures: {explain(error)}")
     print(f"\nin {run.folder}: {', '.join(sorted(path.name for path in run.folder.iterdir()))}")
     dash = ["--"] if source.startswith("-") else []
     print(f"ask it: {typed('--answer', run.folder, *dash, source)}")

@@ -1,8 +1,8 @@
 """A run: the folder in which a training lives, by default runs/<task>-<number>.
 
-It holds checkpoint.npz (everything; the rest is for people), config.json, metrics.jsonl (a line an evaluation) and
-pictures. The folder gets its name when its first checkpoint is in it, so whatever has a name can be resumed. What a
-checkpoint says is not known here: trainer.py does.
+It holds checkpoint.npz (everything; the rest is for people), config.json, metrics.jsonl (a line for each evaluation)
+and pictures. The folder gets its name when its first checkpoint is in it, so whatever has a name can be resumed. Only
+trainer.py knows what is in a checkpoint.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from training.files import naming, sync_folder, write_whole
 from training.settings import SettingsError, typed
 
 RUNS = Path("runs")
+CHECKPOINT, METRICS, CONFIG = "checkpoint.npz", "metrics.jsonl", "config.json"
 
 UNNAMED = ".minigrad-run-of-"
 """What the name of a folder begins with until its first checkpoint is in it; then comes the process's number."""
@@ -40,9 +41,8 @@ class Run:
                 f"{folder} is no folder of a run ({error.strerror}); name one like runs/reverse-1"
             ) from error
         try:
-            fcntl.flock(
-                self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # the system drops it with the process, however that ends
+            # The system drops the lock with the process, however that ends.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
             raise CheckpointError(f"{folder} is being trained by another process; wait for it or stop it") from None
@@ -78,9 +78,6 @@ class Run:
             write_whole(path, lambda file: file.write(content))
 
 
-CHECKPOINT, METRICS, CONFIG = "checkpoint.npz", "metrics.jsonl", "config.json"
-
-
 def start_run(task: str, out: Path | None, config: dict[str, Any], tree: dict[Any, Any]) -> Run:
     """Make the folder of a new run with config.json and a first checkpoint: `out`, or the next free runs/<task>-<n>.
 
@@ -88,13 +85,13 @@ def start_run(task: str, out: Path | None, config: dict[str, Any], tree: dict[An
     """
     if out is not None and out.exists():
         raise SettingsError(
-            f"--out {out} exists already: name a new folder, or go on with this one by: {typed('--resume', out)}"
+            f"--out {out} exists already: name a new folder, or go on with this one: {typed('--resume', out)}"
         )
-    names = [out] if out is not None else (RUNS / f"{task}-{number}" for number in itertools.count(1))
-    parent = out.parent if out is not None else RUNS
+    names = (RUNS / f"{task}-{number}" for number in itertools.count(1)) if out is None else [out]
+    parent = RUNS if out is None else out.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:  # mkdir's word for a file in the place of the parent
+    except FileExistsError as error:  # so mkdir calls a file in the place of the parent
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent)) from error
     for left in parent.glob(f"{UNNAMED}*"):
         with contextlib.suppress(CheckpointError), Run(left):  # a process that is at work holds its own

@@ -1,7 +1,7 @@
 """Every size and hyper-parameter of a run: its default, what it means and what values it may take.
 
 `Settings` is the one table behind the command line's flags, their checks and their help, and a run's config.json.
-`DEFAULTS` says in what a task differs from it. What a task itself can be asked (lengths, alphabet) belongs to the task.
+`DEFAULTS` has what differs from it for a task. What a task itself can be asked (lengths, alphabet) belongs to the task.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class SettingsError(ValueError):
-    """A setting has no sense. The message is one line that names it and the values it may take."""
+    """A setting makes no sense. The message is one line that names it and the values it may take."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ def between(lowest: int, highest: int) -> Allowed:
 
 LAYERS = between(1, 1000)
 SIZE = between(1, 100_000)
-"""Of what is held in memory: a typing error must not fill it."""
+"""For what is held in memory, which a typing error must not fill."""
 STEPS = between(1, 10**9)
 ABOVE_0 = Allowed("a finite number above 0", lambda value: 0 < value < math.inf)
 FROM_0 = Allowed("a finite number, 0 or more", lambda value: 0 <= value < math.inf)
 BELOW_1 = Allowed("0 or more and below 1", lambda value: 0 <= value < 1)
 SEED = Allowed("from 0 to 2**64 - 1", lambda value: 0 <= value < 2**64)
-ANY = Allowed("yes or no", lambda value: isinstance(value, bool))
+YES_NO = Allowed("yes or no", lambda value: isinstance(value, bool))
 DEVICE = Allowed("cpu, cuda or cuda:1", lambda value: re.fullmatch(r"cpu|cuda(:\d+)?", value) is not None)
 
 
@@ -60,13 +60,15 @@ class Settings:
     d_ff: int = _setting(256, SIZE, "width of the feed-forward layers")
     dropout: float = _setting(0.0, BELOW_1, "probability of dropping a number")
     activation: str = _setting("relu", one_of("relu", "gelu"), "of the feed-forward layers")
-    norm_first: bool = _setting(False, ANY, "layer norm before each sub-layer instead of after it")
-    tie_embeddings: bool = _setting(False, ANY, "one matrix for the embeddings and the output layer, where sizes allow")
-    positions: str = _setting("sinusoidal", one_of("sinusoidal", "learned"), "how positions are told")
+    norm_first: bool = _setting(False, YES_NO, "layer norm before each sub-layer instead of after it")
+    tie_embeddings: bool = _setting(
+        False, YES_NO, "one matrix for the embeddings and the output layer, where sizes allow"
+    )
+    positions: str = _setting("sinusoidal", one_of("sinusoidal", "learned"), "how positions are encoded")
 
     batch_size: int = _setting(64, SIZE, "examples in a step")
     steps: int = _setting(600, STEPS, "steps in all")
-    optimizer: str = _setting("adam", one_of("adam", "adamw", "sgd"), "how parameters are moved")
+    optimizer: str = _setting("adam", one_of("adam", "adamw", "sgd"), "how parameters are updated")
     lr: float = _setting(2e-3, ABOVE_0, "learning rate, at its highest")
     schedule: str = _setting(
         "cosine", one_of("cosine", "warmup", "constant"), "how the learning rate goes: 'warmup' is the paper's"
@@ -90,7 +92,9 @@ class Settings:
             if not allowed.test(value):
                 raise SettingsError(f"{flag(setting.name)} must be {allowed.words}, not {value!r}")
         if self.d_model % self.heads:
-            raise SettingsError(f"--d-model must be a multiple of --heads, but {self.d_model} is none of {self.heads}")
+            raise SettingsError(
+                f"--d-model must be a multiple of --heads, and {self.d_model} is not one of {self.heads}"
+            )
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -38,9 +38,13 @@ STATE = {
     "optimizer": dict,
     "schedule": dict,
 }
+"""The keys of `Trainer.state_dict` and the types of their values."""
+
 CONFIG = {"task": str, "task_options": dict, **{setting.name: setting.type for setting in dataclasses.fields(Settings)}}
+"""The same of `Trainer.config`."""
+
 LINE = {"step": int, "seconds": float, "loss": float, "exact_match": float}
-"""The keys of `Trainer.state_dict`, of its config and of each line of its history, with their values' types."""
+"""The same of a line of the history."""
 
 
 class Trainer:
@@ -72,18 +76,21 @@ class Trainer:
         return self.step >= self.settings.steps
 
     def train_step(self) -> int:
-        """One step on a batch of new examples. Returns the symbols in both its sides. Raises TrainingError for NaN."""
+        """One step on a batch of new examples; returns how many symbols its sources and targets have.
+
+        Raises TrainingError, with the parameters as they were, if the loss or the gradient is not finite.
+        """
         settings, step = self.settings, self.step + 1
         mg.manual_seed(settings.seed, step)
         rng = np.random.default_rng((settings.seed, step))
         source, target = self.task.batch([self.task.sample(rng) for _ in range(settings.batch_size)])
         loss = self._loss(source, target)
         value = loss.item()
-        self._check("loss", value, step)
+        self._require_finite("loss", value, step)
         self.optimizer.zero_grad()
         loss.backward()
         norm = clip_grad_norm_(self.parameters, settings.clip or math.inf)
-        self._check("gradient", float(norm), step)
+        self._require_finite("gradient", float(norm), step)
         self.optimizer.step()
         if self.schedule:
             self.schedule.step()
@@ -102,8 +109,8 @@ class Trainer:
             loss = self._loss(source, target).item()
         self.model.train()
         for name, values in self.model.state_dict().items():
-            self._check(f"largest number in {name}", float(np.abs(values).max()), self.step)
-        self._check("held-out loss", loss, self.step)
+            self._require_finite(f"largest number in {name}", float(np.abs(values).max()), self.step)
+        self._require_finite("held-out loss", loss, self.step)
 
     def evaluate(self) -> dict[str, float]:
         """Measure exact match on held-out examples, and add a line to the history."""
@@ -141,18 +148,19 @@ class Trainer:
         }
 
     @classmethod
-    def from_state_dict(cls, tree: dict[str, Any], path: Path, device: str | None = None) -> Self:
-        """The trainer as it was when `tree` was made, on `device` or where it was.
+    def from_state_dict(cls, tree: dict[str, Any], path: Path, **changes: Any) -> Self:
+        """The trainer as it was when `tree` was made, but for the settings in `changes`: its device, its beams.
 
-        `path` is only for messages. Raises CheckpointError if the tree is not that of a trainer.
+        `path` is only for messages. Raises SettingsError for a bad change, DeviceError for a device that is not there,
+        CheckpointError if the tree is not that of a trainer.
         """
+        Settings(**changes)  # before the checkpoint is blamed for them
         try:
             _check_types("checkpoint", tree, STATE)
             _check_types("config", tree["config"], CONFIG)
             config = dict(tree["config"])
             task = make_task(config.pop("task"), **config.pop("task_options"))
-            settings = Settings(**config)
-            trainer = cls(task, settings if device is None else dataclasses.replace(settings, device=device))
+            trainer = cls(task, Settings(**{**config, **changes}))
             if trainer._symbols() != tree["symbols"]:
                 raise ValueError("its symbols are others than those that the task has here")
             trainer.model.load_state_dict(tree["model"])
@@ -175,7 +183,7 @@ class Trainer:
         return trainer
 
     def _loss(self, source: np.ndarray, target: np.ndarray) -> mg.Tensor:
-        """The mean loss of a symbol of `target` (B, N_t), of which each is told from those before it."""
+        """The mean loss over the symbols of `target` (B, N_t), each predicted from those before it."""
         logits = self.model(source, target[:, :-1])  # (B, N_t - 1, V)
         return F.cross_entropy(
             logits.reshape(-1, logits.shape[-1]),
@@ -197,7 +205,7 @@ class Trainer:
     def _symbols(self) -> list[str]:
         return [self.task.source_vocabulary.symbols, self.task.target_vocabulary.symbols]
 
-    def _check(self, what: str, value: float, step: int) -> None:
+    def _require_finite(self, what: str, value: float, step: int) -> None:
         if not math.isfinite(value):
             raise TrainingError(
                 f"the {what} is {value} at step {step}; train anew with a lower --lr (it is {self.settings.lr:g}) "

@@ -138,6 +138,6 @@ def test_asked_to_stop(undisturbed, tmp_path, number):
     first, last = err.strip().splitlines()
     assert first == "stopping after this step and its checkpoint; again to end at once"
     again = " ".join([*process.args[:2], "--resume", str(folder)])
-    assert last == f"train.py: stopped and saved at step {step}; go on by: {again}"
+    assert last == f"train.py: stopped and saved at step {step}; go on with: {again}"
     finish(start("--resume", folder))
     assert_same_bits(final_state(folder), undisturbed)

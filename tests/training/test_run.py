@@ -38,7 +38,7 @@ def test_an_out_that_exists_is_left_alone(tmp_path):
     out.mkdir()
     (out / "notes.txt").write_text("mine")
     with pytest.raises(
-        SettingsError, match=r"--out .*mine exists already: name a new folder, or go on with this one by"
+        SettingsError, match=r"--out .*mine exists already: name a new folder, or go on with this one: "
     ):
         start_run("copy", out, {}, TREE)
     assert os.listdir(out) == ["notes.txt"]

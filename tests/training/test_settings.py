@@ -37,7 +37,7 @@ def test_a_value_out_of_its_range(name, value, message):
 
 
 def test_heads_divide_the_width():
-    with pytest.raises(SettingsError, match=r"^--d-model must be a multiple of --heads, but 30 is none of 4$"):
+    with pytest.raises(SettingsError, match=r"^--d-model must be a multiple of --heads, and 30 is not one of 4$"):
         Settings(d_model=30, heads=4)
 
 

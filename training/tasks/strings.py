@@ -72,25 +72,27 @@ class StringTask(Task):
 class LetterTask(StringTask):
     """A `StringTask` whose source is `min_length` to `max_length` letters of `alphabet`, and whose target is as long.
 
-    Length and letters are drawn uniformly. Raises ValueError for an empty alphabet or a letter in it twice, for bad
-    lengths, and for options that give fewer than MIN_DISTINCT_SOURCES different strings.
+    Length and letters are drawn uniformly. Raises ValueError for an alphabet that is empty, has a letter twice or one
+    that can't be shown, for bad lengths, and for options that give fewer than MIN_DISTINCT_SOURCES different strings.
     """
 
     def __init__(self, alphabet: str = string.ascii_lowercase, min_length: int = 4, max_length: int = 10) -> None:
         check_lengths(self.name, min_length, max_length)
         if not isinstance(alphabet, str) or not alphabet or not all(map(_has_own_column, alphabet)):
             raise ValueError(
-                f"{self.name}: --alphabet must be printable characters, without accents apart and without {END}, "
+                f"{self.name}: --alphabet must be printable characters, none of them {END} or a combining accent, "
                 f"got {alphabet!r}"
             )
         if len(set(alphabet)) < len(alphabet):
             twice = next(letter for letter in alphabet if alphabet.count(letter) > 1)
             raise ValueError(f"{self.name}: --alphabet {alphabet!r} has {twice!r} more than once")
-        check_enough(
-            self.name,
-            sum(len(alphabet) ** length for length in range(min_length, max_length + 1)),
-            f"an alphabet of {len(alphabet)} and lengths {min_length}-{max_length}",
-        )
+        distinct = sum(len(alphabet) ** length for length in range(min_length, max_length + 1))
+        if distinct < MIN_DISTINCT_SOURCES:
+            raise ValueError(
+                f"{self.name}: an alphabet of {len(alphabet)} and lengths {min_length}-{max_length} give only "
+                f"{distinct} different strings; at least {MIN_DISTINCT_SOURCES} are needed, so that some can be held "
+                "out: allow more letters or longer strings"
+            )
         self.alphabet, self.min_length, self.max_length = alphabet, min_length, max_length
         vocabulary = Vocabulary(alphabet)
         super().__init__(
@@ -125,15 +127,6 @@ def check_lengths(task: str, min_length: int, max_length: int) -> None:
         raise ValueError(f"{task}: --min-length {min_length} is greater than --max-length {max_length}")
 
 
-def check_enough(task: str, distinct: int, what: str) -> None:
-    """Raise ValueError if `what`, an option's description, gives too few `distinct` sources."""
-    if distinct < MIN_DISTINCT_SOURCES:
-        raise ValueError(
-            f"{task}: {what} give only {distinct} different strings; at least {MIN_DISTINCT_SOURCES} are needed, "
-            "so that some can be held out: allow more letters or longer strings"
-        )
-
-
 def _has_own_column(letter: str) -> bool:
-    """Whether it can be told apart in a table: a sign that is seen, on no other one, and not how EOS is shown."""
+    """Whether it can be shown in a table: it is visible, combines with no other letter, and doesn't stand for EOS."""
     return letter.isprintable() and not unicodedata.category(letter).startswith("M") and letter != END

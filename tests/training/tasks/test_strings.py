@@ -10,7 +10,7 @@ from training.tasks.split import is_held_out
 
 LETTER_TASKS = ["copy", "reverse", "sort"]
 STRING_TASKS = [*LETTER_TASKS, "addition"]
-BAD_LETTERS = "--alphabet must be printable characters, without accents apart and without ∎"
+BAD_LETTERS = "--alphabet must be printable characters, none of them ∎ or a combining accent"
 
 
 def samples(task, count, seed=0):
