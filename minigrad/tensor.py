@@ -477,9 +477,57 @@ class Tensor:
         """ln x."""
         return ops.log(self)
 
+    def exp2(self) -> Tensor:
+        """2^x."""
+        return ops.exp2(self)
+
+    def log2(self) -> Tensor:
+        """log₂ x."""
+        return ops.log2(self)
+
+    def expm1(self) -> Tensor:
+        """e^x - 1, exact near 0."""
+        return ops.expm1(self)
+
+    def log1p(self) -> Tensor:
+        """ln(1 + x), exact near 0."""
+        return ops.log1p(self)
+
     def sqrt(self) -> Tensor:
         """√x."""
         return ops.sqrt(self)
+
+    def rsqrt(self) -> Tensor:
+        """1 / √x."""
+        return ops.rsqrt(self)
+
+    def square(self) -> Tensor:
+        """x²."""
+        return ops.square(self)
+
+    def reciprocal(self) -> Tensor:
+        """1 / x."""
+        return ops.reciprocal(self)
+
+    def sin(self) -> Tensor:
+        """The sine of radians."""
+        return ops.sin(self)
+
+    def cos(self) -> Tensor:
+        """The cosine of radians."""
+        return ops.cos(self)
+
+    def atan2(self, other: Any) -> Tensor:
+        """The angle of the point (other, self), in radians from -π to π."""
+        return ops.arctan2(self, other)
+
+    def sinh(self) -> Tensor:
+        """The hyperbolic sine."""
+        return ops.sinh(self)
+
+    def cosh(self) -> Tensor:
+        """The hyperbolic cosine."""
+        return ops.cosh(self)
 
     def tanh(self) -> Tensor:
         """The hyperbolic tangent."""
@@ -493,6 +541,10 @@ class Tensor:
         """The error function."""
         return ops.erf(self)
 
+    def erfc(self) -> Tensor:
+        """1 - erf x, precise where erf x is nearly 1."""
+        return ops.erfc(self)
+
     def relu(self) -> Tensor:
         """max(0, x)."""
         return ops.relu(self)
@@ -501,9 +553,37 @@ class Tensor:
         """|x|."""
         return ops.abs(self)
 
+    def sign(self) -> Tensor:
+        """-1, 0 or 1."""
+        return ops.sign(self)
+
+    def floor(self) -> Tensor:
+        """⌊x⌋."""
+        return ops.floor(self)
+
+    def ceil(self) -> Tensor:
+        """⌈x⌉."""
+        return ops.ceil(self)
+
+    def round(self) -> Tensor:
+        """The nearest integer, of two equally near the even one."""
+        return ops.rint(self)
+
+    def clamp(self, min: Any = None, max: Any = None) -> Tensor:
+        """min(max(self, min), max); None for no bound. ValueError without any."""
+        return ops.clip(self, min, max)
+
+    def nan_to_num(self, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Tensor:
+        """Numbers in place of NaN, ∞ and -∞; by default 0 and the dtype's largest and smallest."""
+        return ops.nan_to_num(self, nan=nan, posinf=posinf, neginf=neginf)
+
     def pow(self, exponent: Any) -> Tensor:
         """self ** exponent, a number or a tensor."""
         return ops.power(self, exponent)
+
+    def lerp(self, end: Any, weight: Any) -> Tensor:
+        """self + weight (end - self)."""
+        return ops.lerp(self, end, weight)
 
     def maximum(self, other: Any) -> Tensor:
         """The larger of self and other, element by element."""
@@ -512,6 +592,34 @@ class Tensor:
     def minimum(self, other: Any) -> Tensor:
         """The smaller of self and other, element by element."""
         return ops.minimum(self, other)
+
+    def logical_and(self, other: Any) -> Tensor:
+        """Whether neither self nor other is 0."""
+        return ops.logical_and(self, other)
+
+    def logical_or(self, other: Any) -> Tensor:
+        """Whether self or other is not 0."""
+        return ops.logical_or(self, other)
+
+    def logical_xor(self, other: Any) -> Tensor:
+        """Whether one of self and other is 0 and the other is not."""
+        return ops.logical_xor(self, other)
+
+    def logical_not(self) -> Tensor:
+        """Whether x is 0."""
+        return ops.logical_not(self)
+
+    def isnan(self) -> Tensor:
+        """Whether x is NaN."""
+        return ops.isnan(self)
+
+    def isinf(self) -> Tensor:
+        """Whether x is ∞ or -∞."""
+        return ops.isinf(self)
+
+    def isfinite(self) -> Tensor:
+        """Whether x is neither NaN nor infinite."""
+        return ops.isfinite(self)
 
     def where(self, condition: Any, other: Any) -> Tensor:
         """self where `condition` holds, else `other`."""

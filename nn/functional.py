@@ -15,7 +15,7 @@ import numpy as np
 
 from minigrad import op, ops
 from minigrad.backend import array_module, is_floating
-from minigrad.ops import relu
+from minigrad.ops import elu, leaky_relu, relu, silu, softplus
 from nn.common import array_of, check_probability, dropout_mask, narrowed, widened
 from nn.rooms import attention_room
 from nn.scaled_dot_product import attention_with_weights, scaled_dot_product_attention
@@ -25,14 +25,18 @@ __all__ = [
     "attention_with_weights",
     "cross_entropy",
     "dropout",
+    "elu",
     "embedding",
     "gelu",
     "layer_norm",
+    "leaky_relu",
     "linear",
     "log_softmax",
     "relu",
     "scaled_dot_product_attention",
+    "silu",
     "softmax",
+    "softplus",
 ]
 
 # ---- activations -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""Operations on each element: arithmetic, comparison, choice, functions of one variable, and what changes only form."""
+"""Operations on each element: arithmetic, comparison, choice, functions of one variable, and what changes only form.
+
+Rounding and limits are in `minigrad.ops.rounding`, the activations of layers in `minigrad.ops.activations`.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +82,31 @@ def power(x: Any, y: Any) -> Any:
     return value, (of_base, of_exponent)
 
 
+@op
+def square(x: Any) -> Any:
+    """x²; d/dx = 2x."""
+    return x * x, lambda g: g * (2 * x)
+
+
+@op(floating=True)
+def reciprocal(x: Any) -> Any:
+    """1 / x; d/dx = -1 / x²."""
+    y = 1.0 / x
+    return y, lambda g: -g * y * y
+
+
+@op(floating=True)
+def lerp(x: Any, y: Any, weight: Any) -> Any:
+    """x + w (y - x), from the nearer end, so that w = 1 gives y exactly; d/dx = 1 - w, d/dy = w, d/dw = y - x."""
+    path = y - x
+    from_x, from_y = x + weight * path, y - (1.0 - weight) * path
+    if isinstance(weight, (int, float)):
+        value = from_x if -0.5 < weight < 0.5 else from_y
+    else:
+        value = where(abs(weight) < 0.5, from_x, from_y)
+    return value, (lambda g: g * (1.0 - weight), lambda g: g * weight, lambda g: g * path)
+
+
 # ---- comparison and logic: no gradient -------------------------------------------------------------------------------
 
 
@@ -137,15 +165,45 @@ def invert(x: Any) -> Any:
 
 
 @op
+def logical_and(x: Any, y: Any) -> Any:
+    """Whether neither x nor y is 0."""
+    return namespace(x, y).logical_and(x, y), None
+
+
+@op
+def logical_or(x: Any, y: Any) -> Any:
+    """Whether x or y is not 0."""
+    return namespace(x, y).logical_or(x, y), None
+
+
+@op
+def logical_xor(x: Any, y: Any) -> Any:
+    """Whether one of x and y is 0 and the other is not."""
+    return namespace(x, y).logical_xor(x, y), None
+
+
+@op
+def logical_not(x: Any) -> Any:
+    """Whether x is 0."""
+    return namespace(x).logical_not(x), None
+
+
+@op
 def isnan(x: Any) -> Any:
     """Whether x is NaN."""
     return namespace(x).isnan(x), None
 
 
 @op
-def sign(x: Any) -> Any:
-    """-1, 0 or 1; its gradient is 0 everywhere."""
-    return namespace(x).sign(x), lambda g: g * 0.0
+def isinf(x: Any) -> Any:
+    """Whether x is ∞ or -∞."""
+    return namespace(x).isinf(x), None
+
+
+@op
+def isfinite(x: Any) -> Any:
+    """Whether x is neither NaN nor infinite."""
+    return namespace(x).isfinite(x), None
 
 
 # ---- choice ----------------------------------------------------------------------------------------------------------
@@ -185,6 +243,9 @@ def _winnings(g: Any, won: Any, lost: Any) -> Any:
 # ---- functions of one variable ---------------------------------------------------------------------------------------
 
 
+_LN_2 = math.log(2.0)
+
+
 @op(floating=True)
 def exp(x: Any) -> Any:
     """e^x."""
@@ -199,10 +260,82 @@ def log(x: Any) -> Any:
 
 
 @op(floating=True)
+def exp2(x: Any) -> Any:
+    """2^x; d/dx = 2^x ln 2."""
+    y = namespace(x).exp2(x)
+    return y, lambda g: g * (y * _LN_2)
+
+
+@op(floating=True)
+def log2(x: Any) -> Any:
+    """log₂ x; d/dx = 1 / (x ln 2)."""
+    return namespace(x).log2(x), lambda g: g / (x * _LN_2)
+
+
+@op(floating=True)
+def expm1(x: Any) -> Any:
+    """e^x - 1, exact near 0; d/dx = e^x."""
+    y = namespace(x).expm1(x)
+    return y, lambda g: g * (y + 1.0)
+
+
+@op(floating=True)
+def log1p(x: Any) -> Any:
+    """ln(1 + x), exact near 0; d/dx = 1 / (1 + x)."""
+    return namespace(x).log1p(x), lambda g: g / (1.0 + x)
+
+
+@op(floating=True)
 def sqrt(x: Any) -> Any:
     """√x; d/dx = 1 / (2√x)."""
     y = namespace(x).sqrt(x)
     return y, lambda g: g / (2.0 * y)
+
+
+@op(floating=True)
+def rsqrt(x: Any) -> Any:
+    """1 / √x; d/dx = -1 / (2 x √x)."""
+    y = 1.0 / namespace(x).sqrt(x)
+    return y, lambda g: g * (-0.5 * (y * y * y))
+
+
+@op(floating=True)
+def sin(x: Any) -> Any:
+    """sin x of radians; d/dx = cos x."""
+    library = namespace(x)
+    return library.sin(x), lambda g: g * library.cos(x)
+
+
+@op(floating=True)
+def cos(x: Any) -> Any:
+    """cos x of radians; d/dx = -sin x."""
+    library = namespace(x)
+    return library.cos(x), lambda g: -g * library.sin(x)
+
+
+@op(floating=True)
+def arctan2(y: Any, x: Any) -> Any:
+    """The angle of the point (x, y), from -π to π; d/dy = x / (x² + y²), d/dx = -y / (x² + y²), 0 at the origin."""
+
+    def reciprocal_square() -> Any:
+        return 1.0 / where((x == 0) & (y == 0), 1.0, x * x + y * y)
+
+    value = namespace(y, x).arctan2(y, x)
+    return value, (lambda g: g * (x * reciprocal_square()), lambda g: -g * (y * reciprocal_square()))
+
+
+@op(floating=True)
+def sinh(x: Any) -> Any:
+    """sinh x; d/dx = cosh x."""
+    library = namespace(x)
+    return library.sinh(x), lambda g: g * library.cosh(x)
+
+
+@op(floating=True)
+def cosh(x: Any) -> Any:
+    """cosh x; d/dx = sinh x."""
+    library = namespace(x)
+    return library.cosh(x), lambda g: g * library.sinh(x)
 
 
 @op(floating=True)
@@ -212,28 +345,11 @@ def tanh(x: Any) -> Any:
     return y, lambda g: g * (1.0 - y * y)
 
 
-@op(floating=True)
-def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x), for x < 0 as e^x / (1 + e^x), so that nothing overflows or cancels; d/dx = σ (1 - σ)."""
-    library = namespace(x)
-    negative = x < 0
-    e = library.exp(library.where(negative, x, -x))
-    y = library.where(negative, e, 1.0) / (1.0 + e)
-    return y, lambda g: g * y * (1.0 - y)
-
-
 @op
 def abs(x: Any) -> Any:
     """|x|; d/dx = sign x, 0 at 0."""
     library = namespace(x)
     return library.abs(x), lambda g: g * library.sign(x)
-
-
-@op
-def relu(x: Any) -> Any:
-    """max(0, x); d/dx = 1 where x > 0, else 0. NaN stays NaN."""
-    y = namespace(x).maximum(x, 0)
-    return y, lambda g: where(y <= 0, 0.0, g)
 
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
@@ -247,24 +363,12 @@ def erf(x: Any) -> Any:
     return value, lambda g: g * (_TWO_OVER_SQRT_PI * library.exp(-x * x))
 
 
-_SQRT_HALF = math.sqrt(0.5)
-_SQRT_TWO_OVER_PI = math.sqrt(2.0 / math.pi)
-
-
 @op(floating=True)
-def gelu(x: Any, *, approximate: str = "none") -> Any:
-    """x Φ(x) with Φ(x) = (1 + erf(x/√2)) / 2; "tanh": Φ(x) ≈ (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³).
-
-    Hendrycks & Gimpel 2016, "Gaussian error linear units", section 2. d/dx = Φ + x Φ'.
-    """
-    if approximate == "none":
-        phi = 0.5 * (1.0 + erf(_SQRT_HALF * x))
-        return x * phi, lambda g: g * (phi + x * (0.5 * _SQRT_TWO_OVER_PI) * exp(-0.5 * (x * x)))
-    if approximate == "tanh":
-        phi = 0.5 * (1.0 + tanh(_SQRT_TWO_OVER_PI * x * (1.0 + 0.044715 * (x * x))))
-        du = _SQRT_TWO_OVER_PI * (1.0 + (3 * 0.044715) * (x * x))  # u'; and Φ' = 2 Φ (1 - Φ) u'
-        return x * phi, lambda g: g * (phi + x * (2.0 * phi * (1.0 - phi)) * du)
-    raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+def erfc(x: Any) -> Any:
+    """1 - erf x, which keeps its precision where erf x is nearly 1; d/dx = -2/√π e^(-x²)."""
+    library = namespace(x)
+    value = library.erfc(x) if hasattr(library, "erfc") else special.erfc(x)  # NumPy and CuPy have none
+    return value, lambda g: g * (-_TWO_OVER_SQRT_PI * library.exp(-x * x))
 
 
 # ---- form ------------------------------------------------------------------------------------------------------------

@@ -95,9 +95,19 @@ OPERATORS = [
 ]
 
 METHODS = [
-    *[any_shape(name) for name in ("exp", "tanh", "sigmoid", "erf")],
-    *[any_shape(name, values=positive) for name in ("log", "sqrt")],
-    *[any_shape(name, values=nonzero) for name in ("abs", "relu")],
+    *[any_shape(name) for name in ("exp", "exp2", "expm1", "sin", "cos", "sinh", "cosh", "tanh")],
+    *[any_shape(name) for name in ("sigmoid", "erf", "erfc", "square", "floor", "ceil", "round", "nan_to_num")],
+    *[any_shape(name, values=positive) for name in ("log", "log2", "log1p", "sqrt", "rsqrt")],
+    *[any_shape(name, values=nonzero) for name in ("abs", "relu", "sign", "reciprocal")],
+    two("atan2", lambda _, y, x: y.atan2(x), values=(normal, nonzero)),
+    two("lerp", lambda _, x, end: x.lerp(end, 0.25)),
+    two("clamp", lambda _, x, low: x.clamp(low)),
+    two("clamp", lambda _, x, high: x.clamp(max=high)),
+    any_shape("clamp", lambda _, x: x.clamp(-0.5, 0.5)),
+    *[any_shape(name, values=integers, **NO_GRADIENT) for name in ("isnan", "isinf", "isfinite", "logical_not")],
+    two("logical_and", lambda _, x, y: x.logical_and(y), values=integers, **NO_GRADIENT),
+    two("logical_or", lambda _, x, y: x.logical_or(y), values=integers, **NO_GRADIENT),
+    two("logical_xor", lambda _, x, y: x.logical_xor(y), values=integers, **NO_GRADIENT),
     two("pow", lambda _, x, y: x.pow(y), values=(positive, normal)),
     any_shape("pow", lambda _, x: x.pow(2)),
     two("maximum", lambda _, x, y: x.maximum(y)),

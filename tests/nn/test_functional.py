@@ -428,3 +428,14 @@ def test_a_learned_scale_of_attention_is_refused():
     q = mg.ones(1, 2)
     with pytest.raises(TypeError, match="scale is a number, so no gradient flows to it; multiply the query"):
         F.scaled_dot_product_attention(q, q, q, scale=mg.Tensor(3.0, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("silu", {}), ("leaky_relu", {"negative_slope": 0.2}), ("elu", {"alpha": 0.5}), ("softplus", {"beta": 2.0})],
+)
+def test_activations_have_pytorchs_signatures(name, options):
+    torch = torch_or_skip()
+    values = np.linspace(-3, 3, 7, dtype=np.float32)
+    theirs = getattr(torch.nn.functional, name)(torch.tensor(values), **options)
+    assert_close(getattr(F, name)(mg.Tensor(values), **options), theirs, 1e-6)

@@ -117,6 +117,21 @@ def _tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
+def unary(name: str, call: Callable[..., Any] | None = None, **more: Any) -> Case:
+    """A case of one operand of any shape, by default called by the name that all libraries share."""
+    return Case(name, call or (lambda lib, x: getattr(lib, name)(x)), ONE, ANY_ONE, **more)
+
+
+def binary(name: str, call: Callable[..., Any] | None = None, **more: Any) -> Case:
+    """A case of two operands that broadcast."""
+    return Case(name, call or (lambda lib, x, y: getattr(lib, name)(x, y)), TWO, ANY_TWO, **more)
+
+
+def of_numbers(function: Callable[[float], float]) -> Callable[..., Any]:
+    """The call of NumPy for an operation that it lacks: a function of Python numbers, element by element."""
+    return lambda _, x: np.vectorize(function, otypes=[x.dtype])(x)
+
+
 def make_tests(cases: Sequence[Case]) -> tuple[Callable[..., None], ...]:
     """Four test functions for a table: against finite differences, NumPy and PyTorch, and on another device."""
     each_case = pytest.mark.parametrize("case", cases, ids=[f"{case.name}-{i}" for i, case in enumerate(cases)])

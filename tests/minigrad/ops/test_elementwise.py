@@ -8,39 +8,26 @@ import pytest
 import minigrad as mg
 from minigrad import Tensor, grad, ops
 from tests.minigrad.ops.factory import (
-    ANY_ONE,
     ANY_THREE,
     ANY_TWO,
-    ONE,
     THREE,
     TWO,
     Case,
+    binary,
     booleans,
     integers,
     make_tests,
     nonzero,
     normal,
+    of_numbers,
     positive,
+    unary,
 )
 from tests.support import assert_close, leaf, torch_or_skip
 
 
-def unary(name, call=None, **more):
-    """A case of one operand of any shape, by default called by the name that all libraries share."""
-    return Case(name, call or (lambda lib, x: getattr(lib, name)(x)), ONE, ANY_ONE, **more)
-
-
-def binary(name, call=None, **more):
-    """A case of two operands that broadcast."""
-    return Case(name, call or (lambda lib, x, y: getattr(lib, name)(x, y)), TWO, ANY_TWO, **more)
-
-
-def erf_of_numpy(_, x):
-    return np.vectorize(math.erf, otypes=[x.dtype])(x)
-
-
-def gelu_tanh(_, x):
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+def not_finite(rng, shape):
+    return rng.choice([-math.inf, -1.0, 0.0, 2.0, math.inf, math.nan], shape)
 
 
 CASES = [
@@ -56,6 +43,12 @@ CASES = [
     unary("power", lambda _, x: x**-0.5, values=positive),
     unary("power", lambda _, x: 2.0**x),
     unary("negative"),
+    unary("square"),
+    unary("reciprocal", values=nonzero),
+    Case(
+        "lerp", lambda lib, x, y, w: lib.lerp(x, y, w), THREE, ANY_THREE, numpy=lambda n, x, y, w: x + w * (y - x),
+    ),
+    Case("lerp", lambda lib, x, y: lib.lerp(x, y, 0.75), TWO, ANY_TWO, numpy=lambda n, x, y: x + 0.75 * (y - x)),
     # comparison and logic
     binary("equal", values=integers, torch=lambda t, x, y: x == y, differentiable=False),
     binary("not_equal", differentiable=False),
@@ -69,8 +62,13 @@ CASES = [
     binary("bitwise_or", values=booleans, differentiable=False),
     unary("invert", values=integers, torch=lambda t, x: ~x, differentiable=False),
     unary("invert", values=booleans, torch=lambda t, x: ~x, differentiable=False),
-    unary("isnan", differentiable=False),
-    unary("sign", values=nonzero),
+    *[
+        binary(f"logical_{name}", values=values, differentiable=False)
+        for name in ("and", "or", "xor") for values in (booleans, integers, (integers, normal))
+    ],
+    unary("logical_not", values=booleans, differentiable=False),
+    unary("logical_not", values=integers, differentiable=False),
+    *[unary(name, values=not_finite, differentiable=False) for name in ("isnan", "isinf", "isfinite")],
     # choice
     Case("where", lambda lib, c, x, y: lib.where(c, x, y), THREE, ANY_THREE, values=(booleans, normal, normal)),
     Case(
@@ -83,19 +81,13 @@ CASES = [
     unary("exp"),
     unary("log", values=positive),
     unary("sqrt", values=positive),
-    unary("tanh"),
-    unary("sigmoid", numpy=lambda n, x: 1 / (1 + n.exp(-x))),
+    *[unary(name) for name in ("exp2", "expm1", "sin", "cos", "sinh", "cosh", "tanh")],
+    *[unary(name, values=positive) for name in ("log2", "log1p")],
+    unary("rsqrt", values=positive, numpy=lambda n, x: 1 / n.sqrt(x)),
+    binary("arctan2", values=(normal, nonzero)),
     unary("abs", values=nonzero),
-    unary("relu", values=nonzero, numpy=lambda n, x: n.maximum(x, 0)),
-    unary("erf", numpy=erf_of_numpy),
-    unary(
-        "gelu", numpy=lambda n, x: 0.5 * x * (1 + erf_of_numpy(n, x / math.sqrt(2))),
-        torch=lambda t, x: t.nn.functional.gelu(x),
-    ),
-    unary(
-        "gelu", lambda lib, x: ops.gelu(x, approximate="tanh"), numpy=gelu_tanh,
-        torch=lambda t, x: t.nn.functional.gelu(x, approximate="tanh"),
-    ),
+    unary("erf", numpy=of_numbers(math.erf)),
+    unary("erfc", numpy=of_numbers(math.erfc)),
     # form
     unary("constant", numpy=lambda n, x: x, torch=lambda t, x: x.detach(), differentiable=False),
     unary("alias", numpy=lambda n, x: x, torch=lambda t, x: x.view_as(x)),
@@ -192,14 +184,6 @@ def test_maximum_and_minimum_show_nan(operation):
     assert np.isnan(operation(Tensor([math.nan, 1.0]), Tensor([1.0, math.nan])).numpy()).all()
 
 
-def test_relu_at_its_kink_and_of_nan_and_infinities():
-    x = leaf([0.0, -0.0, math.nan, -math.inf, math.inf])
-    y = x.relu()
-    y.sum().backward()
-    assert_close(y, [0, 0, math.nan, 0, math.inf], 0)
-    assert_close(x.grad[[0, 1, 3, 4]], [0, 0, 0, 1], 0)
-
-
 def test_abs_has_slope_zero_at_zero():
     x = leaf([0.0, -2.0, 3.0])
     x.abs().sum().backward()
@@ -216,25 +200,6 @@ def test_where_gives_no_gradient_to_what_was_not_chosen():
 # ---- range and precision ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sigmoid_keeps_its_precision_far_from_zero(dtype):
-    x = np.array([-700.0, -80.0, -20.0, 0.0, 20.0, 800.0], dtype)
-    x = x[x > -100] if dtype == np.float32 else x
-    with np.errstate(over="raise", invalid="raise"):
-        y = Tensor(x).sigmoid().numpy()
-    expected = [math.exp(v) / (1 + math.exp(v)) if v < 0 else 1 / (1 + math.exp(-v)) for v in map(float, x)]
-    np.testing.assert_allclose(y, expected, rtol=4 * np.finfo(dtype).eps)
-
-
-def test_sigmoid_has_its_derivatives_at_zero_of_all_orders():
-    x = leaf(0.0)
-    value, found = x.sigmoid(), []
-    for _ in range(3):
-        (value,) = grad(value, x, create_graph=True)
-        found.append(value.item())
-    assert_close(found, [1 / 4, 0, -1 / 8], 1e-15)
-
-
 def test_divide_by_a_large_number_does_not_overflow_in_the_gradient():
     x, y = leaf(1e30, np.float32), leaf(1e25, np.float32)
     with np.errstate(over="raise"):
@@ -242,20 +207,94 @@ def test_divide_by_a_large_number_does_not_overflow_in_the_gradient():
     assert_close(y.grad, -1e-20, 1e-6)
 
 
-def test_gelu_in_both_forms():
-    assert_close(ops.gelu(Tensor(1.0)), 0.8413447, 1e-6)
-    assert_close(ops.gelu(Tensor(1.0), approximate="tanh"), 0.8411920, 1e-6)
-    with pytest.raises(ValueError, match="gelu: approximate must be 'none' or 'tanh', got 'erf'"):
-        ops.gelu(Tensor(1.0), approximate="erf")
-
-
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "tanh", "sigmoid", "erf", "relu", "abs", "divide"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "sinh", "cosh", "tanh"],
+        *["erf", "erfc", "abs", "square", "reciprocal", "divide", "arctan2"],
+    ],
+)
 def test_integers_give_the_dtype_that_pytorch_gives(name):
     torch = torch_or_skip()
-    operands = [[1, 2], [2, 4]][: 2 if name == "divide" else 1]
+    operands = [[1, 2], [2, 4]][: 2 if name in ("divide", "arctan2") else 1]
     found, expected = getattr(ops, name)(*map(Tensor, operands)), getattr(torch, name)(*map(torch.tensor, operands))
     assert str(found.dtype) == str(expected.dtype).removeprefix("torch.")
     assert_close(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["expm1", "log1p"])
+def test_expm1_and_log1p_are_exact_near_zero(name, dtype):
+    x = np.array([-1e-3, -1e-12, 0.0, 1e-30, 1e-7, 1e-4], dtype)
+    expected = [getattr(math, name)(v) for v in map(float, x)]
+    y = getattr(Tensor(x), name)()
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y.numpy(), expected, rtol=2 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_erfc_is_good_to_the_relative_precision_of_its_dtype_far_out_too(dtype):
+    x = np.concatenate(
+        [np.linspace(-7, 30, 8001), [0.46875, 4.0, 1e-300, 1e-8, -0.0], np.logspace(-12, 1, 200)]
+    ).astype(dtype)
+    expected = np.array([math.erfc(v) for v in x.astype(float)])
+    found = ops.erfc(x)
+    assert found.dtype == dtype
+    error = np.abs(found.astype(float) - expected)
+    assert np.all(error <= 8 * np.finfo(dtype).eps * expected + 8 * float(np.finfo(dtype).smallest_subnormal))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_erfc_at_the_ends_and_of_nan(dtype):
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        found = ops.erfc(np.array([-math.inf, -1e4, 0.0, -0.0, 1e4, math.inf, math.nan], dtype))
+    assert found[:6].tolist() == [2, 2, 1, 1, 0, 0]
+    assert np.isnan(found[6])
+    assert ops.erfc(np.zeros((2, 0, 3), dtype)).shape == (2, 0, 3)
+
+
+def test_erfc_keeps_its_precision_and_its_slope_far_out():
+    x = leaf([-30.0, 0.0, 10.0, 26.0, 30.0])
+    y = x.erfc()
+    y.sum().backward()
+    np.testing.assert_allclose(y.numpy(), [math.erfc(v) for v in x.tolist()], rtol=1e-14)
+    slopes = [-2 / math.sqrt(math.pi) * math.exp(-v * v) for v in x.tolist()]
+    np.testing.assert_allclose(x.grad.numpy(), slopes, rtol=1e-14)
+
+
+# ---- other corners ---------------------------------------------------------------------------------------------------
+
+
+def test_arctan2_at_the_origin_and_on_the_axes_as_pytorch():
+    torch = torch_or_skip()
+    y, x = [0.0, 0.0, -0.0, 0.0, 1.0, -math.inf], [0.0, -0.0, -1.0, 2.0, 0.0, math.inf]
+    ours, theirs = (leaf(y), leaf(x)), [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (y, x)]
+    with np.errstate(invalid="ignore"):
+        found = mg.atan2(*ours)
+        found.sum().backward()
+    expected = torch.atan2(*theirs)
+    expected.sum().backward()
+    assert_close(found, expected, 1e-15)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert_close(mine.grad, other.grad, 1e-15)
+    assert [v.grad[0].item() for v in ours] == [0, 0]
+
+
+def test_lerp_meets_both_ends_exactly():
+    x, y = np.float32(0.1), np.float32(1e8)
+    for make in (float, Tensor):
+        assert mg.lerp(Tensor(x), Tensor(y), make(0.0)).item() == x
+        assert mg.lerp(Tensor(x), Tensor(y), make(1.0)).item() == y
+
+
+@pytest.mark.parametrize("name", ["reciprocal", "rsqrt"])
+def test_reciprocal_and_rsqrt_at_zero_and_infinity(name):
+    x = leaf([0.0, math.inf])
+    with np.errstate(divide="ignore"):
+        y = getattr(x, name)()
+    y.sum().backward()
+    assert_close(y, [math.inf, 0], 0)
+    assert_close(x.grad, [-math.inf, 0], 0)
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
