@@ -78,6 +78,28 @@ def where(condition: Any, input: Any, other: Any) -> Tensor:
     return ops.where(condition if isinstance(condition, Tensor) else Tensor(condition), input, other)
 
 
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
+    """`value` (None: 0) around `input`: `pad` has two numbers for the last dimension, two for the last but one, ...
+
+    Negative numbers cut off instead. `mode` must be "constant". ValueError for numbers that are not pairs, or too many.
+    """
+    if mode != "constant":
+        raise ValueError(f"pad: mode must be 'constant', got {mode!r}")
+    if len(pad) % 2 or len(pad) > 2 * input.ndim:
+        raise ValueError(
+            f"pad: {tuple(pad)} for shape {input.shape}; give two numbers a dimension, the last dimension first"
+        )
+    pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + list(zip(pad[::2], pad[1::2], strict=True))[::-1]
+    kept, widths = [], []
+    for n, (before, behind) in zip(input.shape, pairs, strict=True):
+        start, end = -before if before < 0 else 0, n + behind if behind < 0 else n
+        if start > end:
+            raise ValueError(f"pad: {tuple(pad)} cuts off more than there is of shape {input.shape}")
+        kept.append(slice(start, end))
+        widths.append((before if before > 0 else 0, behind if behind > 0 else 0))
+    return ops.pad(input[tuple(kept)], tuple(widths), 0 if value is None else value)
+
+
 exp = Tensor.exp
 log = Tensor.log
 exp2 = Tensor.exp2
@@ -126,6 +148,12 @@ log_softmax = Tensor.log_softmax
 sum = Tensor.sum
 mean = Tensor.mean
 var = Tensor.var
+std = Tensor.std
+prod = Tensor.prod
+norm = Tensor.norm
+logsumexp = Tensor.logsumexp
+cumsum = Tensor.cumsum
+cumprod = Tensor.cumprod
 max = Tensor.max
 min = Tensor.min
 amax = Tensor.amax
@@ -142,3 +170,17 @@ squeeze = Tensor.squeeze
 unsqueeze = Tensor.unsqueeze
 flatten = Tensor.flatten
 split = Tensor.split
+dot = Tensor.dot
+outer = Tensor.outer
+bmm = Tensor.bmm
+trace = Tensor.trace
+diagonal = Tensor.diagonal
+tril = Tensor.tril
+triu = Tensor.triu
+movedim = Tensor.movedim
+flip = Tensor.flip
+roll = Tensor.roll
+unflatten = Tensor.unflatten
+narrow = Tensor.narrow
+chunk = Tensor.chunk
+unbind = Tensor.unbind

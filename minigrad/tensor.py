@@ -651,6 +651,30 @@ class Tensor:
         """The variance; unbiased by default (divided by n - correction)."""
         return ops.var(self, axis=_axes(dim), correction=correction, keepdims=keepdim)
 
+    def std(self, dim: Dim = None, correction: int = 1, keepdim: Flag = False) -> Tensor:
+        """The standard deviation, √var; of equal values its gradient is 0."""
+        return ops.std(self, axis=_axes(dim), correction=correction, keepdims=keepdim)
+
+    def prod(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
+        """The product along `dim`, or of all elements; its gradient is exact where elements are 0."""
+        return ops.prod(self, axis=_axes(dim), keepdims=keepdim)
+
+    def norm(self, p: Any = 2, dim: Dim = None, keepdim: Flag = False) -> Tensor:
+        """√(Σ x²) for p = 2, Σ |x| for 1, max |x| for inf, along `dim` or of all elements; at 0 its gradient is 0."""
+        return ops.vector_norm(self, ord=p, axis=_axes(dim), keepdims=keepdim)
+
+    def logsumexp(self, dim: int | Sequence[int], keepdim: Flag = False) -> Tensor:
+        """log Σ e^x along `dim`."""
+        return ops.logsumexp(self, axis=_axes(dim), keepdims=keepdim)
+
+    def cumsum(self, dim: int) -> Tensor:
+        """The sum of the elements up to each along `dim`."""
+        return ops.cumsum(self, axis=dim)
+
+    def cumprod(self, dim: int) -> Tensor:
+        """The product of the elements up to each along `dim`."""
+        return ops.cumprod(self, axis=dim)
+
     def amax(self, dim: Dim = None, keepdim: Flag = False) -> Tensor:
         """The maximum; tied elements share its gradient equally."""
         return ops.max(self, axis=_axes(dim), keepdims=keepdim)
@@ -699,6 +723,40 @@ class Tensor:
         """The product of vectors, matrices or batches of matrices."""
         return ops.matmul(self, other)
 
+    def dot(self, other: Any) -> Tensor:
+        """Σ x_i y_i of two vectors of one length."""
+        _check_product("dot", self, other, 1, "two vectors (n) and (n)")
+        return ops.matmul(self, other)
+
+    def bmm(self, other: Any) -> Tensor:
+        """The products of the matrices of two batches, (b, n, k) and (b, k, m), which do not broadcast."""
+        _check_product("bmm", self, other, 3, "two batches of matrices (b, n, k) and (b, k, m)")
+        return ops.matmul(self, other)
+
+    def outer(self, other: Any) -> Tensor:
+        """The matrix x_i y_j of two vectors."""
+        if self.ndim != 1 or getattr(other, "ndim", 0) != 1:
+            raise ValueError(f"outer: takes two vectors, got shapes {self.shape} and {getattr(other, 'shape', ())}")
+        return ops.outer(self, other)
+
+    def trace(self) -> Tensor:
+        """The sum of a matrix's diagonal."""
+        if self.ndim != 2:
+            raise ValueError(f"trace: takes a matrix, got shape {self.shape}")
+        return ops.trace(self)
+
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+        """The elements [i, i + offset] of two dimensions, along a new last one."""
+        return ops.diagonal(self, offset=offset, axis1=dim1, axis2=dim2)
+
+    def tril(self, diagonal: int = 0) -> Tensor:
+        """The lower triangle of the last two dimensions, up to the given diagonal; 0 elsewhere."""
+        return ops.tril(self, k=diagonal)
+
+    def triu(self, diagonal: int = 0) -> Tensor:
+        """The upper triangle of the last two dimensions, from the given diagonal; 0 elsewhere."""
+        return ops.triu(self, k=diagonal)
+
     def reshape(self, *shape: Any) -> Tensor:
         """The elements in order in another shape; one length may be -1. A view where it can be."""
         return ops.reshape(self, _sizes(shape))
@@ -712,6 +770,27 @@ class Tensor:
     def permute(self, *dims: Any) -> Tensor:
         """The dimensions in another order."""
         return ops.transpose(self, _sizes(dims))
+
+    def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+        """The dimensions `source` at the places `destination`, the others in their order."""
+        return ops.moveaxis(self, _axes(source), _axes(destination))
+
+    def flip(self, *dims: Any) -> Tensor:
+        """The elements in reverse order along each of `dims`."""
+        return ops.flip(self, tuple(_sizes(dims)))
+
+    def roll(self, shifts: int | Sequence[int], dims: Dim = None) -> Tensor:
+        """The elements moved on by `shifts` along `dims`, or as one row; the last come round to the front."""
+        return ops.roll(self, _axes(shifts), _axes(dims))
+
+    def repeat(self, *repeats: Any) -> Tensor:
+        """The tensor so many times along each dimension; numbers beyond its own are new dimensions in front."""
+        times = tuple(_sizes(repeats))
+        if len(times) < self.ndim or (times and min(times) < 0):
+            raise ValueError(
+                f"repeat: {times} of a tensor of shape {self.shape}; give each dimension a number, 0 or more"
+            )
+        return ops.tile(self, times)
 
     def expand(self, *sizes: Any) -> Tensor:
         """Repeat axes of length 1, and new axes in front, without copying; -1 keeps a length."""
@@ -744,6 +823,38 @@ class Tensor:
             raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}, shape {self.shape}")
         return self.reshape(*self.shape[:start], math.prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
 
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Tensor:
+        """Dimension `dim` as several of the given sizes, of which one may be -1."""
+        length, place = self.size(dim), dim % self.ndim
+        known = math.prod(n for n in sizes if n != -1)
+        free = length // known if known else 0  # what -1 stands for
+        inferred = tuple(free if n == -1 else n for n in sizes)
+        if math.prod(inferred) != length or list(sizes).count(-1) > 1:
+            raise ValueError(f"unflatten: sizes {tuple(sizes)} do not make up dimension {dim}, shape {self.shape}")
+        return self.reshape(*self.shape[:place], *inferred, *self.shape[place + 1 :])
+
+    def narrow(self, dim: int, start: int, length: int) -> Tensor:
+        """The `length` elements from `start` on along `dim`; a negative start counts from the end."""
+        size = self.size(dim)
+        first = start + size if start < 0 else start
+        if not (0 <= first <= size and 0 <= length <= size - first):
+            raise IndexError(
+                f"narrow: {length} elements from {start} on, dimension {dim} of shape {self.shape} has {size}"
+            )
+        return self[(slice(None),) * (dim % self.ndim) + (slice(first, first + length),)]
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+        """At most `chunks` pieces of one length along `dim`; the last may be shorter."""
+        if chunks < 1:
+            raise ValueError(f"chunk: at least one piece must be asked for, not {chunks}")
+        length = self.size(dim)
+        return self.split(-(-length // chunks), dim) if length else self.split([0] * chunks, dim)
+
+    def unbind(self, dim: int = 0) -> tuple[Tensor, ...]:
+        """The slices along `dim`, without that dimension."""
+        length = self.size(dim)
+        return tuple([part.squeeze(dim) for part in self.split(1, dim)]) if length else ()
+
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
         """Pieces of `split_size` along `dim` (the last may be shorter), or of the given sizes."""
         length = self.size(dim)
@@ -773,6 +884,14 @@ class Extremes(NamedTuple):
 def _sizes(arguments: tuple[Any, ...]) -> tuple[int, ...]:
     """PyTorch takes `view(2, 3)` and `view((2, 3))`."""
     return tuple(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], (tuple, list)) else arguments
+
+
+def _check_product(name: str, x: Tensor, y: Any, ndim: int, wanted: str) -> None:
+    """ValueError unless both have so many dimensions, of which matmul broadcasts none."""
+    shape = getattr(y, "shape", ())
+    fit = x.ndim == len(shape) == ndim and x.shape[-1] == shape[-min(2, ndim)] and x.shape[:-2] == shape[:-2]
+    if not fit:
+        raise ValueError(f"{name}: takes {wanted}, got shapes {x.shape} and {shape}")
 
 
 def _axes(dim: Dim) -> int | tuple[int, ...] | None:

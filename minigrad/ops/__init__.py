@@ -5,6 +5,7 @@ Tensors as it does on arrays. PyTorch's names are the methods of Tensor.
 """
 
 from minigrad.ops.activations import elu, gelu, leaky_relu, relu, sigmoid, silu, softplus
+from minigrad.ops.cumulative import cumprod, cumsum
 from minigrad.ops.elementwise import (
     abs,
     add,
@@ -61,18 +62,25 @@ from minigrad.ops.elementwise import (
     where,
 )
 from minigrad.ops.index import add_along_axis, getitem, pick, plain_key, scatter_add, take_along_axis
-from minigrad.ops.linalg import linear, matmul
-from minigrad.ops.reduce import all, any, argmax, argmin, max, mean, min, sum, var
+from minigrad.ops.linalg import diagonal, linear, matmul, outer, trace
+from minigrad.ops.reduce import all, any, argmax, argmin, max, mean, min, prod, std, sum, var, vector_norm
 from minigrad.ops.rounding import ceil, clip, floor, nan_to_num, rint, sign
 from minigrad.ops.shape import (
     broadcast_to,
     concatenate,
     expand_dims,
+    flip,
+    moveaxis,
+    pad,
     reshape,
+    roll,
     split,
     squeeze,
     stack,
     swapaxes,
+    tile,
     transpose,
+    tril,
+    triu,
 )
-from minigrad.ops.softmax import log_softmax, softmax
+from minigrad.ops.softmax import log_softmax, logsumexp, softmax

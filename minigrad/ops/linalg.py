@@ -1,12 +1,16 @@
-"""Products of matrices."""
+"""Products of vectors and matrices, and diagonals."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from minigrad.operation import op
-from minigrad.ops.shape import expand_dims, reshape, swapaxes
+import numpy as np
+
+from minigrad.operation import namespace, op
+from minigrad.ops.index import scatter_add
+from minigrad.ops.reduce import sum
+from minigrad.ops.shape import expand_dims, moveaxis, reshape, swapaxes
 
 
 @op
@@ -55,6 +59,26 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
         lambda g: swapaxes(_rows(g), 0, 1) @ _rows(x),
         lambda g: g,
     )
+
+
+def outer(x: Any, y: Any) -> Any:
+    """x_i y_j of the elements of x and y in order: the matrix x yᵀ."""
+    return reshape(x, (math.prod(x.shape), 1)) * reshape(y, (1, math.prod(y.shape)))
+
+
+@op(linear=True)
+def diagonal(x: Any, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The elements x[i, i + offset] of two axes, along a new last axis; a view, as in NumPy."""
+    value = namespace(x).diagonal(x, offset, axis1, axis2)
+    shape = namespace(x).moveaxis(x, (axis1, axis2), (-2, -1)).shape
+    rows = np.arange(value.shape[-1]) + max(-offset, 0)
+    key = (..., rows, rows + offset)
+    return value, lambda g: moveaxis(scatter_add(g, key=key, shape=shape), (-2, -1), (axis1, axis2))
+
+
+def trace(x: Any, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The sum of a diagonal."""
+    return sum(diagonal(x, offset=offset, axis1=axis1, axis2=axis2), axis=-1)
 
 
 def _product(x: Any, y: Any) -> Any:

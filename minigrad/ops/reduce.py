@@ -1,4 +1,4 @@
-"""Operations that make one element of many: sums, means, extremes. `axis` is an int, a tuple, or None for all."""
+"""Operations that make one element of many: sums, products, norms, extremes. `axis`: an int, a tuple, None for all."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ import numpy as np
 
 from minigrad.backend import Array
 from minigrad.operation import namespace, op
-from minigrad.ops.elementwise import astype, isnan, where
-from minigrad.ops.shape import broadcast_to, reshape
+from minigrad.ops.cumulative import cumprod
+from minigrad.ops.elementwise import abs, astype, constant, isnan, sqrt, where
+from minigrad.ops.rounding import sign
+from minigrad.ops.shape import broadcast_to, concatenate, reshape, transpose
 
 Axis = int | tuple[int, ...] | None
 
 
 def kept_shape(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     """The shape that a reduction with `keepdims=True` has."""
-    axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    reduced = {a % len(shape) for a in axes} if shape else set()
+    reduced = reduced_axes(shape, axis)
     return tuple(1 if a in reduced else n for a, n in enumerate(shape))
+
+
+def reduced_axes(shape: tuple[int, ...], axis: Axis) -> set[int]:
+    """The axes that a reduction makes go away, counted from the front."""
+    axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return {a % len(shape) for a in axes} if shape else set()
 
 
 def count(shape: tuple[int, ...], axis: Axis) -> int:
@@ -56,6 +63,76 @@ def var(x: Any, *, axis: Axis = None, correction: int = 0, keepdims: bool = Fals
     away = x - mean(x, axis=axis, keepdims=True)
     degrees = count(x.shape, axis) - correction
     return sum(away * away, axis=axis, keepdims=keepdims) * (1.0 / degrees if degrees > 0 else math.inf)
+
+
+def std(x: Any, *, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
+    """√var along `axis`, as `var` takes its options; where it is 0 so is the gradient, as in PyTorch."""
+    return _root(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def _root(x: Any) -> Any:
+    """√x, whose gradient is 0 where x = 0."""
+    zero = x == 0
+    return where(zero, 0.0, sqrt(where(zero, 1.0, x)))
+
+
+@op
+def prod(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
+    """Π x along `axis`; ∂x_k = g Π_{j≠k} x_j, by no division, so exact with zeros among them."""
+    shape, kept = x.shape, kept_shape(x.shape, axis)
+    value = namespace(x).prod(x, axis=axis, keepdims=keepdims)
+
+    def pullback(g: Any) -> Any:
+        reduced = reduced_axes(shape, axis)
+        order = sorted(range(len(shape)), key=lambda a: (a in reduced, a))  # the reduced axes last, then as one
+        moved = tuple(shape[a] for a in order)
+        rows = reshape(transpose(x, tuple(order)), (*moved[: len(shape) - len(reduced)], count(shape, tuple(reduced))))
+        back = tuple(sorted(range(len(shape)), key=order.__getitem__))
+        return reshape(g, kept) * transpose(reshape(_product_of_others(rows), moved), back)
+
+    return value, pullback
+
+
+def _product_of_others(x: Any) -> Any:
+    """For each element the product of those before it and those behind it along the last axis."""
+    one = constant(x[..., :1]) ** 0  # 1 whatever x is, in its dtype; none where there is no element
+    before = cumprod(concatenate([one, x[..., :-1]], -1), axis=-1)
+    behind = cumprod(concatenate([one, x[..., :0:-1]], -1), axis=-1)
+    return before * behind[..., ::-1]
+
+
+@op(floating=True)
+def vector_norm(x: Any, *, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Any:
+    """√(Σ x²) for `ord` 2, Σ |x| for 1, max |x| for ∞, along `axis`; ∂x = g x / y, g sign x, or g to the largest.
+
+    At 0 the gradient is 0. Tied largest share it equally. float16 is reckoned in float32, as in PyTorch.
+    """
+    kept = kept_shape(x.shape, axis)
+    wide = astype(x, dtype=np.float32) if x.dtype == np.float16 else x
+    if ord == 2:
+        y = _root(sum(wide * wide, axis=axis, keepdims=keepdims))
+
+        def pullback(g: Any) -> Any:
+            length = reshape(y, kept)
+            zero = length == 0
+            return where(zero, 0.0, reshape(g, kept) / where(zero, 1.0, length)) * wide
+
+    elif ord == 1:
+        y = sum(abs(wide), axis=axis, keepdims=keepdims)
+
+        def pullback(g: Any) -> Any:
+            return reshape(g, kept) * sign(wide)
+
+    elif ord == math.inf:
+        size = abs(wide)
+        y = max(size, axis=axis, keepdims=keepdims)
+
+        def pullback(g: Any) -> Any:
+            return _shared(g, size, y, axis) * sign(wide)
+
+    else:
+        raise ValueError(f"vector_norm: of the orders 1, 2 and inf, got {ord!r}")
+    return astype(y, dtype=x.dtype) if wide is not x else y, pullback
 
 
 @op

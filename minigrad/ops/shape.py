@@ -28,6 +28,25 @@ def swapaxes(x: Any, *, axis1: int, axis2: int) -> Any:
 
 
 @op(linear=True)
+def moveaxis(x: Any, *, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Any:
+    """The axes `source` at the places `destination`, the others in their order."""
+    return namespace(x).moveaxis(x, source, destination), lambda g: moveaxis(g, destination, source)
+
+
+@op(linear=True)
+def flip(x: Any, *, axis: int | tuple[int, ...] | None = None) -> Any:
+    """The elements in reverse order along `axis`, or along every axis."""
+    return namespace(x).flip(x, axis), lambda g: flip(g, axis)
+
+
+@op(linear=True)
+def roll(x: Any, *, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Any:
+    """The elements moved on by `shift` along `axis` (None: in the flattened array); the last become the first."""
+    back = tuple(-n for n in shift) if isinstance(shift, tuple) else -shift
+    return namespace(x).roll(x, shift, axis), lambda g: roll(g, back, axis)
+
+
+@op(linear=True)
 def expand_dims(x: Any, *, axis: int | tuple[int, ...]) -> Any:
     """New axes of length 1 at `axis` of the result."""
     before = x.shape
@@ -45,6 +64,43 @@ def squeeze(x: Any, *, axis: int | tuple[int, ...] | None = None) -> Any:
 def broadcast_to(x: Any, *, shape: tuple[int, ...]) -> Any:
     """x repeated along axes of length 1 and new leading axes, without copying; the engine sums its gradient."""
     return namespace(x).broadcast_to(x, shape), lambda g: g
+
+
+def tile(x: Any, reps: tuple[int, ...]) -> Any:
+    """x as often along each axis as `reps` says, which counts from the last axis."""
+    ndim = max(x.ndim, len(reps))
+    reps = (1,) * (ndim - len(reps)) + reps
+    shape = (1,) * (ndim - x.ndim) + x.shape
+    row = reshape(x, tuple(n for length in shape for n in (1, length)))  # (1, n_0, 1, n_1, ...)
+    tiled = broadcast_to(row, tuple(n for pair in zip(reps, shape, strict=True) for n in pair))
+    return reshape(tiled, tuple(times * n for times, n in zip(reps, shape, strict=True)))
+
+
+@op(linear=True)
+def pad(x: Any, *, pad_width: tuple[tuple[int, int], ...], constant_values: Any = 0) -> Any:
+    """x between constants: so many before and behind it along each axis; the gradient is that of x's place."""
+    inside = tuple(slice(before, before + n) for (before, _), n in zip(pad_width, x.shape, strict=True))
+    library = namespace(x)
+    value = library.pad(x, pad_width, constant_values=constant_values) if x.ndim else library.copy(x)
+    return value, lambda g: g[(*inside, ...)]
+
+
+@op(linear=True)
+def tril(x: Any, *, k: int = 0) -> Any:
+    """The matrices' lower triangles, up to the k-th diagonal; 0 above."""
+    return namespace(x).tril(_matrices("tril", x), k), lambda g: tril(g, k)
+
+
+@op(linear=True)
+def triu(x: Any, *, k: int = 0) -> Any:
+    """The matrices' upper triangles, from the k-th diagonal; 0 below."""
+    return namespace(x).triu(_matrices("triu", x), k), lambda g: triu(g, k)
+
+
+def _matrices(name: str, x: Any) -> Any:
+    if x.ndim < 2:
+        raise ValueError(f"{name}: takes matrices (..., n, m), got shape {x.shape}")
+    return x
 
 
 @op(linear=True)

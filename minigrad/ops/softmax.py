@@ -1,15 +1,17 @@
-"""Softmax and its logarithm, fused; each beside the plain composition that it equals."""
+"""Softmax and its logarithm, fused, each beside the plain composition that it equals; and the log of a sum of e^x."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from minigrad.backend import Array
 from minigrad.operation import namespace, op
-from minigrad.ops.elementwise import constant, exp, log
-from minigrad.ops.reduce import max, sum
+from minigrad.ops.elementwise import constant, exp, isfinite, log, where
+from minigrad.ops.reduce import Axis, max, sum
+from minigrad.ops.shape import squeeze
 
 
 def plain_softmax(x: Any, *, axis: int) -> Any:
@@ -55,6 +57,19 @@ def log_softmax(x: Any, *, axis: int) -> Any:
     return y.astype(x.dtype, copy=False), pullback
 
 
+def logsumexp(x: Any, *, axis: Axis, keepdims: bool = False) -> Any:
+    """log Σ e^x along `axis`; ∂x = g e^(x - y).
+
+    Of -inf alone, or of nothing, it is -inf, with gradient 0 (PyTorch: NaN).
+    """
+    peak = _row_maximum(x, axis)
+    peak = where(isfinite(peak), peak, 0.0) if hasattr(peak, "shape") else peak  # inf - inf would be NaN
+    total = sum(exp(x - peak), axis=axis, keepdims=True)
+    nothing = total == 0
+    y = where(nothing, -math.inf, log(where(nothing, 1.0, total))) + peak
+    return y if keepdims else squeeze(y, axis=axis)
+
+
 def _below_maximum(x: Array, axis: int) -> Array:
     """A new array of x less its maximum along `axis`; float16 becomes float32, in which alone long sums are exact."""
     library = namespace(x)
@@ -62,7 +77,7 @@ def _below_maximum(x: Array, axis: int) -> Array:
     return library.subtract(x, _row_maximum(x, axis), out=y)
 
 
-def _row_maximum(x: Any, axis: int) -> Any:
+def _row_maximum(x: Any, axis: Axis) -> Any:
     """The maximum along `axis`, without gradient: softmax does not depend on what is subtracted. 0 if x is empty."""
     if 0 in x.shape:
         return 0.0

@@ -7,7 +7,7 @@ import pytest
 
 import minigrad as mg
 from minigrad import Tensor, functions
-from tests.support import leaf
+from tests.support import assert_close, leaf, torch_or_skip
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (), (0,), (2, 0, 3)])
@@ -77,6 +77,32 @@ def test_where_makes_a_tensor_of_whatever_it_is_given():
         y = mg.where(condition, 1.0, 0.0)
         assert (type(y), y.dtype, y.tolist()) == (Tensor, np.float32, [1, 0])
     assert mg.where(np.array([[True], [False]]), x, 0).shape == (2, 2)
+
+
+@pytest.mark.parametrize("pad", [(1, 2), (0, 0, 1, 0), (-1, 2, 1, -2), (-1, -2), (), [1, 1, 1, 1]])
+def test_pad_is_pytorchs(pad):
+    torch = torch_or_skip()
+    values = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    x, other = leaf(values, np.float32), torch.tensor(values, requires_grad=True)
+    y, wanted = mg.pad(x, pad, value=0.5), torch.nn.functional.pad(other, tuple(pad), value=0.5)
+    assert y.dtype == np.float32
+    assert_close(y, wanted, 0)
+    (y * y).sum().backward()
+    (wanted * wanted).sum().backward()
+    assert_close(x.grad, other.grad, 0)
+    assert mg.gradcheck(lambda x: mg.pad(x, pad), [values], order=2)
+
+
+def test_pad_that_does_not_fit():
+    assert mg.pad(Tensor(2.0), ()).tolist() == 2
+    x = mg.zeros(3, 4)
+    with pytest.raises(ValueError, match="pad: mode must be 'constant', got 'reflect'"):
+        mg.pad(x, (1, 1), "reflect")
+    for pad in ((1,), (1, 1, 1, 1, 1, 1)):
+        with pytest.raises(ValueError, match=r"pad: .* for shape \(3, 4\); give two numbers a dimension"):
+            mg.pad(x, pad)
+    with pytest.raises(ValueError, match=r"pad: \(-3, -2\) cuts off more than there is of shape \(3, 4\)"):
+        mg.pad(x, (-3, -2))
 
 
 def test_the_functions_are_the_methods():

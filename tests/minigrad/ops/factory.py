@@ -41,6 +41,10 @@ def integers(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.asarray(rng.integers(-3, 4, shape))
 
 
+def with_zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(rng.uniform(0.5, 2.0, shape) * rng.choice([-1.0, 0.0, 1.0], shape))
+
+
 def booleans(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.asarray(rng.random(shape) < 0.5)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from minigrad import Tensor, ops
-from tests.minigrad.ops.factory import Case, make_tests
+from tests.minigrad.ops.factory import Case, make_tests, with_axes
 from tests.support import leaf
 
 PRODUCTS = [
@@ -53,6 +53,15 @@ CASES = [
         "linear", lambda lib, x, w: ops.linear(x, w, None), st.just(((2, 5, 3), (4, 3))),
         numpy=linear_of_numpy, torch=lambda t, x, w: t.nn.functional.linear(x, w),
     ),
+    Case("outer", lambda lib, x, y: lib.outer(x, y), st.sampled_from([((2,), (3,)), ((0,), (3,)), ((1,), (0,))])),
+    Case("diagonal", lambda lib, x: lib.diagonal(x), with_axes(2)),
+    Case("diagonal", lambda lib, x: lib.diagonal(x, 1, -1, 0), with_axes(2, min_side=2)),
+    Case("diagonal", lambda lib, x: lib.diagonal(x, -1, 1, 2), with_axes(3, min_side=1)),
+    Case("trace", lambda lib, x: lib.trace(x), with_axes(2, 2)),
+    Case(
+        "trace", lambda lib, x: lib.trace(x, offset=1, axis1=-1, axis2=0), with_axes(3, min_side=2),
+        torch=lambda t, x: x.diagonal(1, -1, 0).sum(-1),
+    ),
 ]  # fmt: skip
 
 test_gradients, test_against_numpy, test_against_pytorch, test_device = make_tests(CASES)
@@ -85,3 +94,14 @@ def test_transposes_of_more_than_two_axes():
     x = Tensor(np.zeros((2, 3, 4)))
     assert x.T.shape == (4, 3, 2)  # NumPy's: all axes reversed
     assert x.mT.shape == (2, 4, 3)  # each matrix of the batch
+
+
+def test_a_diagonal_beyond_the_matrix_is_empty_and_one_within_is_a_view():
+    x = leaf(np.ones((2, 3)))
+    y = ops.diagonal(x, offset=4)
+    y.sum().backward()
+    assert (y.shape, x.grad.tolist()) == ((0,), [[0, 0, 0], [0, 0, 0]])
+    assert np.may_share_memory(ops.diagonal(x).data, x.data)
+    for axes in ((0, 0), (0, -2)):
+        with pytest.raises(ValueError, match="diagonal: axis1 and axis2 cannot be the same"):
+            ops.diagonal(x, 0, *axes)

@@ -7,8 +7,19 @@ import pytest
 
 import minigrad as mg
 from minigrad import Tensor, ops
-from tests.minigrad.ops.factory import ANY_ONE, ONE, Case, booleans, make_tests, with_axes
-from tests.support import assert_close, leaf
+from tests.minigrad.ops.factory import (
+    ANY_ONE,
+    ONE,
+    Case,
+    booleans,
+    integers,
+    make_tests,
+    nonzero,
+    normal,
+    with_axes,
+    with_zeros,
+)
+from tests.support import assert_close, leaf, torch_or_skip
 
 
 def of_all(name, **more):
@@ -21,11 +32,29 @@ def along(name, axis, keepdims=False, shapes=with_axes(2, min_side=1), **more): 
     return Case(name, lambda lib, x: getattr(lib, name)(x, axis=axis, keepdims=keepdims), shapes, **more)
 
 
-def var(correction, **axes):
+def spread(name, correction, **axes):
+    """A case of a variance or standard deviation."""
+
+    def torchs(t, x):
+        return getattr(t, name)(x, axes.get("axis"), correction=correction, keepdim=axes.get("keepdims", False))
+
+    def call(lib, x):
+        return getattr(lib, name)(x, correction=correction, **axes)
+
+    return Case(name, call, with_axes(2, min_side=2), torch=torchs)
+
+
+def norm(ord, axis=None, keepdims=False, least=2, **more):
+    options = {"ord": ord, "axis": axis, "keepdims": keepdims}
     return Case(
-        "var", lambda lib, x: lib.var(x, correction=correction, **axes), with_axes(2, min_side=2),
-        torch=lambda t, x: t.var(x, axes.get("axis"), correction=correction, keepdim=axes.get("keepdims", False)),
+        "vector_norm", lambda lib, x: lib.vector_norm(x, **options), with_axes(least, min_side=1),
+        numpy=lambda n, x: n.linalg.vector_norm(x, **options), torch=lambda t, x: t.norm(x, ord, axis, keepdims),
+        **more,
     )  # fmt: skip
+
+
+def prod(axis, keepdims=False, **more):
+    return along("prod", axis, keepdims, torch=lambda t, x: t.prod(x, axis, keepdims), values=with_zeros, **more)
 
 
 def amax(axis, keepdims=False):
@@ -44,9 +73,21 @@ CASES = [
     along("mean", None, shapes=with_axes(0, min_side=1)),
     along("mean", (0, -1)),
     along("mean", -2, keepdims=True),
-    var(0),
-    var(0, axis=-1, keepdims=True),
-    var(1, axis=(0, -1)),
+    *[spread(name, 0) for name in ("var", "std")],
+    *[spread(name, 0, axis=-1, keepdims=True) for name in ("var", "std")],
+    *[spread(name, 1, axis=(0, -1)) for name in ("var", "std")],
+    of_all("prod", values=with_zeros),
+    prod(-1, shapes=with_axes(1)),
+    prod(0, keepdims=True, shapes=with_axes(2)),
+    along("prod", (0, -1), values=with_zeros, shapes=with_axes(2), torch=lambda t, x: x.prod(-1).prod(0)),
+    Case("prod", lambda lib, x: lib.prod(x, axis=0), with_axes(1), values=integers, differentiable=False),
+    norm(2, least=0, values=nonzero),
+    norm(2, (0, -1), values=nonzero),
+    norm(2, -1, keepdims=True, values=nonzero),
+    norm(1, least=0, values=nonzero),
+    norm(1, (-1, 0), keepdims=True, values=nonzero),
+    norm(math.inf, least=0, values=normal),
+    norm(math.inf, -1, values=normal),
     amax(None),
     amax((0, -1)),
     amax(-1, keepdims=True),
@@ -71,7 +112,7 @@ test_gradients, test_against_numpy, test_against_pytorch, test_device = make_tes
 
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), (-1, 0), (1, -3, 2), ()])
-@pytest.mark.parametrize("name", ["sum", "mean", "var", "max", "min"])
+@pytest.mark.parametrize("name", ["sum", "mean", "var", "std", "prod", "max", "min"])
 def test_reduction_over_any_axes(name, axis, keepdims):
     """NumPy's meaning; no axes at all, `()`, reduces nothing (PyTorch reduces all)."""
     values = np.random.default_rng(0).standard_normal((2, 3, 4))
@@ -91,7 +132,7 @@ def test_gradients_of_sum_and_mean_over_several_axes():
     assert_close(x.grad, np.full((2, 3, 4), 0.125), 0)
 
 
-@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "any", "all"])
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "max", "min", "any", "all"])
 @pytest.mark.parametrize(
     ("axis", "error"), [((1, 1), ValueError), ((0, -3), ValueError), (3, IndexError), (-4, IndexError)]
 )
@@ -134,6 +175,67 @@ def test_a_nan_is_the_extreme_and_gets_its_gradient():
     y.backward()
     assert np.isnan(y.item())
     assert_close(x.grad, [0, 1, 0], 0)
+
+
+# ---- zeros -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "gradient"), [([0, 2, 3], [6, 0, 0]), ([0, 0, 3], [0, 0, 0]), ([2, 3, 4], [12, 8, 6]), ([0], [1])]
+)
+def test_the_gradient_of_a_product_is_exact_with_zeros(values, gradient):
+    x = leaf(values)
+    x.prod().backward()
+    assert x.grad.tolist() == gradient
+
+
+def test_a_product_of_nothing_is_one():
+    x = leaf(np.ones((2, 0)))
+    y = x.prod(1)
+    y.sum().backward()
+    assert (y.tolist(), x.grad.shape) == ([1, 1], (2, 0))
+
+
+def test_products_keep_their_dtype():
+    assert Tensor([2.0, 3.0]).prod().dtype == np.float32
+    assert (Tensor([2, 3]).prod().dtype, Tensor([2, 3]).prod().item()) == (np.int64, 6)
+    assert Tensor([True, True]).prod().dtype == np.int64
+
+
+@pytest.mark.parametrize("p", [1, 2, math.inf])
+@pytest.mark.parametrize("values", [[0, 0, 0], [[0, -3], [3, 0]], [[-2, 2], [2, 1]]])
+def test_gradients_of_norms_at_zero_and_of_ties_are_pytorchs(p, values):
+    torch = torch_or_skip()
+    x, other = leaf(values), torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    x.norm(p).backward()
+    torch.norm(other, p).backward()
+    assert_close(x.grad, other.grad, 1e-15)
+
+
+def test_the_gradient_of_a_norm_at_zero_has_a_gradient():
+    x = leaf([0.0, 0.0])
+    (slope,) = mg.grad(x.norm(), x, create_graph=True)
+    slope.sum().backward()
+    assert x.grad.tolist() == [0, 0]
+
+
+def test_norms_of_integers_and_float16_and_of_unknown_order():
+    assert (Tensor([3, 4]).norm().dtype, Tensor([3, 4]).norm().item()) == (np.float32, 5)
+    x = Tensor([300.0, 400.0], dtype=np.float16, requires_grad=True)
+    y = x.norm()  # its square is more than float16 holds
+    y.backward()
+    assert (y.dtype, y.item(), x.grad.dtype) == (np.float16, 500, np.float16)
+    np.testing.assert_allclose(x.grad.numpy(), [0.6, 0.8], rtol=1e-3)
+    with pytest.raises(ValueError, match="vector_norm: of the orders 1, 2 and inf, got 3"):
+        x.norm(3)
+
+
+def test_the_gradient_of_a_standard_deviation_of_equal_values_is_zero():
+    x = leaf([[2, 2, 2], [1, 2, 3]])
+    y = x.std(1)
+    y.backward([1.0, 1.0])
+    assert y.tolist() == [0, 1]
+    assert_close(x.grad, [[0, 0, 0], [-0.5, 0, 0.5]], 1e-15)
 
 
 # ---- few elements, none, integers ------------------------------------------------------------------------------------

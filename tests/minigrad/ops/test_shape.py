@@ -32,6 +32,28 @@ CASES = [
         torch=lambda t, x: x.permute(1, -1, 0),
     ),
     Case("swapaxes", lambda lib, x: lib.swapaxes(x, -1, 0), with_axes(1)),
+    Case("flip", lambda lib, x: lib.flip(x), ONE, ANY_ONE, torch=lambda t, x: t.flip(x, tuple(range(x.ndim)))),
+    Case("flip", lambda lib, x: lib.flip(x, -1), with_axes(1), torch=lambda t, x: t.flip(x, (-1,))),
+    Case("flip", lambda lib, x: lib.flip(x, (0, -1)), with_axes(2)),
+    Case("moveaxis", lambda lib, x: lib.moveaxis(x, 0, -1), with_axes(1)),
+    Case("moveaxis", lambda lib, x: lib.moveaxis(x, (0, -1), (1, 0)), with_axes(3)),
+    Case(
+        "roll", lambda lib, x: lib.roll(x, 4), ONE, [((2, 0, 3),), ((1,),)],
+        torch=lambda t, x: t.roll(x.reshape(-1), 4).reshape(x.shape),
+    ),
+    Case("roll", lambda lib, x: lib.roll(x, -1, -1), with_axes(1)),
+    Case("roll", lambda lib, x: lib.roll(x, (1, 2), (0, 1)), with_axes(2)),
+    Case("tile", lambda lib, x: lib.tile(x, (2, 3)), ONE, ANY_ONE, torch=lambda t, x: t.tile(x, (2, 3))),
+    Case("tile", lambda lib, x: lib.tile(x, (0, 1, 2)), with_axes(1)),
+    Case(
+        "pad", lambda lib, x: lib.pad(x, ((1, 0), (0, 2)), constant_values=0.5), with_axes(2, 2),
+        torch=lambda t, x: t.nn.functional.pad(x, (0, 2, 1, 0), value=0.5),
+    ),
+    Case("pad", lambda lib, x: lib.pad(x, ()), fixed(()), numpy=lambda n, x: x, torch=lambda t, x: x * 1),
+    Case("tril", lambda lib, x: lib.tril(x), with_axes(2)),
+    Case("tril", lambda lib, x: lib.tril(x, -1), with_axes(2)),
+    Case("triu", lambda lib, x: lib.triu(x), with_axes(2)),
+    Case("triu", lambda lib, x: lib.triu(x, 1), with_axes(2)),
     Case("expand_dims", lambda lib, x: lib.expand_dims(x, -1), ONE, ANY_ONE, torch=lambda t, x: x.unsqueeze(-1)),
     Case("expand_dims", lambda lib, x: lib.expand_dims(x, (0, 2)), with_axes(1), torch=lambda t, x: x[None, :, None]),
     Case("squeeze", lambda lib, x: lib.squeeze(x), ONE, ANY_ONE),
@@ -92,3 +114,13 @@ def test_joining_takes_arrays_beside_tensors_and_promotes():
     assert y.dtype == np.float32
     y.backward([1.0, 2.0, 3.0, 4.0])
     assert x.grad.tolist() == [3, 4]
+
+
+def test_triangles_are_of_matrices_and_hide_what_is_not_in_them():
+    x = leaf([[1.0, np.nan], [np.inf, 2.0]])
+    y = ops.tril(ops.triu(x))
+    y.sum().backward()
+    assert (y.tolist(), x.grad.tolist()) == ([[1, 0], [0, 2]], [[1, 0], [0, 1]])
+    for name in ("tril", "triu"):
+        with pytest.raises(ValueError, match=rf"{name}: takes matrices \(..., n, m\), got shape \(3,\)"):
+            getattr(ops, name)(Tensor([1.0, 2.0, 3.0]))

@@ -9,7 +9,7 @@ import minigrad as mg
 from minigrad import Tensor, grad, gradcheck, ops
 from minigrad.ops.softmax import plain_log_softmax, plain_softmax
 from tests.minigrad.ops.factory import Case, make_tests, with_axes
-from tests.support import assert_close, leaf
+from tests.support import assert_close, leaf, torch_or_skip
 
 
 def softmax_of_numpy(x, axis):
@@ -25,6 +25,15 @@ CASES = [
     )
     for name, outer in (("softmax", np.array), ("log_softmax", np.log))
     for axis in (-1, 0)
+] + [
+    Case(
+        "logsumexp", lambda lib, x, axis=axis, keep=keep: lib.logsumexp(x, axis=axis, keepdims=keep),
+        with_axes(least, min_side=1), always, torch=lambda t, x, axis=axis, keep=keep: t.logsumexp(x, axis, keep),
+        numpy=lambda n, x, axis=axis, keep=keep: n.log(n.exp(x).sum(axis=axis, keepdims=keep)),
+    )
+    for axis, keep, least, always in [
+        (-1, False, 1, [((0, 2),)]), (0, True, 1, [((2, 0),)]), ((0, -1), False, 2, [])
+    ]
 ]  # fmt: skip
 
 test_gradients, test_against_numpy, test_against_pytorch, test_device = make_tests(CASES)
@@ -115,3 +124,41 @@ def test_softmax_of_float16_adds_up_in_float32():
     assert x.softmax(0).dtype == np.float16
     np.testing.assert_allclose(x.softmax(0).numpy(), 1 / 8192, rtol=1e-3)
     np.testing.assert_allclose(x.log_softmax(0).numpy(), -np.log(8192), rtol=1e-3)
+
+
+# ---- logsumexp -------------------------------------------------------------------------------------------------------
+
+
+def test_logsumexp_of_large_and_infinite_rows_is_pytorchs():
+    torch = torch_or_skip()
+    inf = math.inf
+    rows = [[1000, 1000, 999], [-1000, -1001, -1000], [-inf, 0, 1], [inf, 0, 1], [math.nan, 0, 1]]
+    x, other = leaf(rows), torch.tensor(rows, dtype=torch.float64, requires_grad=True)
+    with np.errstate(invalid="ignore"):  # 0 · inf in the gradient of the infinite row
+        y, wanted = x.logsumexp(1), torch.logsumexp(other, 1)
+        y.sum().backward()
+        wanted.sum().backward()
+    assert_close(y, wanted, 1e-14)
+    assert_close(x.grad, other.grad, 1e-12)  # PyTorch's e^(x - y) has the rounding of y, which is 1000
+
+
+def test_logsumexp_of_no_probability_at_all():
+    """log 0 without a warning; its gradient, and the gradient of that, are 0."""
+    x = leaf([[-math.inf, -math.inf], [0, 0]])
+    y = x.logsumexp(1)
+    assert y[0].item() == ops.logsumexp(Tensor([]), axis=0).item() == -math.inf
+    (slope,) = grad(y.sum(), x, create_graph=True)
+    assert_close(slope, [[0, 0], [0.5, 0.5]], 0)
+    slope.backward([[1.0, 2.0], [1.0, 2.0]])
+    assert_close(x.grad, [[0, 0], [-0.25, 0.25]], 1e-15)
+
+
+def test_logsumexp_of_numbers_of_other_kinds():
+    assert ops.logsumexp(Tensor([1, 1]), axis=0).dtype == np.float32
+    assert ops.logsumexp(Tensor([0.0, 0.0]), axis=0).dtype == np.float32
+    x = leaf(2.0)
+    y = x.logsumexp(0)
+    y.backward()
+    assert (y.shape, y.item(), x.grad.item()) == ((), 2, 1)
+    with pytest.raises(IndexError, match="axis 1 is out of bounds"):
+        ops.logsumexp(Tensor([0.0]), axis=1)
