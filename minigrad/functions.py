@@ -9,6 +9,7 @@ import numpy as np
 
 from minigrad import backend, ops
 from minigrad.backend import DEFAULT_DTYPE
+from minigrad.methods import sizes_of
 from minigrad.tensor import Tensor
 
 
@@ -19,12 +20,12 @@ def _made(array: np.ndarray, device: str, requires_grad: bool) -> Tensor:
 
 def zeros(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_grad: bool = False) -> Tensor:
     """A tensor of zeros: `zeros(2, 3)` or `zeros((2, 3))`."""
-    return full(_sizes(shape), 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full(sizes_of(shape), 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def ones(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_grad: bool = False) -> Tensor:
     """A tensor of ones: `ones(2, 3)` or `ones((2, 3))`."""
-    return full(_sizes(shape), 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full(sizes_of(shape), 1, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def full(
@@ -45,7 +46,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None, device
 
 def randn(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_grad: bool = False) -> Tensor:
     """Standard normal numbers from this thread's stream (see `manual_seed`); the same on every device."""
-    array = backend.next_generator().standard_normal(_sizes(shape), np.float64).astype(dtype)
+    array = backend.next_generator().standard_normal(sizes_of(shape), np.float64).astype(dtype)
     return _made(array, device, requires_grad)
 
 
@@ -57,10 +58,6 @@ def zeros_like(x: Tensor) -> Tensor:
 def ones_like(x: Tensor) -> Tensor:
     """Ones of x's shape, dtype and device."""
     return ones(x.shape, dtype=x.dtype, device=x.device)
-
-
-def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

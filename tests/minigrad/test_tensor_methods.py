@@ -7,6 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from minigrad import Tensor
+from minigrad.methods import Methods
 from tests.minigrad.ops.factory import (
     ANY_ONE,
     ANY_TWO,
@@ -237,8 +238,9 @@ OTHERS = {
 
 def methods_of_tensor():
     """Its public attributes, and the special methods that it defines itself."""
-    special = {name for name, value in vars(Tensor).items() if name.startswith("__") and callable(value)}
-    return sorted(special | {name for name in vars(Tensor) if not name.startswith("_")})
+    own = {**vars(Methods), **vars(Tensor)}
+    special = {name for name, value in own.items() if name.startswith("__") and callable(value)}
+    return sorted(special | {name for name in own if not name.startswith("_")})
 
 
 @pytest.mark.parametrize("name", methods_of_tensor())

@@ -1,0 +1,470 @@
+"""The operations of a Tensor as methods: PyTorch's names (`dim`, `keepdim`), handed on to `minigrad.ops` in NumPy's.
+
+What a Tensor is, its operators and its indexing are in `minigrad.tensor`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from minigrad import ops
+
+if TYPE_CHECKING:
+    from minigrad.tensor import Tensor
+
+Dim = int | Sequence[int] | None
+
+
+class Methods:
+    """What Tensor inherits: operations that make new tensors, each about a line."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def ndim(self) -> int: ...
+        @property
+        def dtype(self) -> np.dtype: ...
+        def size(self, dim: int | None = None) -> Any: ...
+        def __getitem__(self, key: Any) -> Tensor: ...
+
+    # ---- elementwise -------------------------------------------------------------------------------------------------
+
+    def exp(self) -> Tensor:
+        """e^x."""
+        return ops.exp(self)
+
+    def log(self) -> Tensor:
+        """ln x."""
+        return ops.log(self)
+
+    def exp2(self) -> Tensor:
+        """2^x."""
+        return ops.exp2(self)
+
+    def log2(self) -> Tensor:
+        """log₂ x."""
+        return ops.log2(self)
+
+    def expm1(self) -> Tensor:
+        """e^x - 1, exact near 0."""
+        return ops.expm1(self)
+
+    def log1p(self) -> Tensor:
+        """ln(1 + x), exact near 0."""
+        return ops.log1p(self)
+
+    def sqrt(self) -> Tensor:
+        """√x."""
+        return ops.sqrt(self)
+
+    def rsqrt(self) -> Tensor:
+        """1 / √x."""
+        return ops.rsqrt(self)
+
+    def square(self) -> Tensor:
+        """x²."""
+        return ops.square(self)
+
+    def reciprocal(self) -> Tensor:
+        """1 / x."""
+        return ops.reciprocal(self)
+
+    def sin(self) -> Tensor:
+        """The sine of radians."""
+        return ops.sin(self)
+
+    def cos(self) -> Tensor:
+        """The cosine of radians."""
+        return ops.cos(self)
+
+    def atan2(self, other: Any) -> Tensor:
+        """The angle of the point (other, self), in radians from -π to π."""
+        return ops.arctan2(self, other)
+
+    def sinh(self) -> Tensor:
+        """The hyperbolic sine."""
+        return ops.sinh(self)
+
+    def cosh(self) -> Tensor:
+        """The hyperbolic cosine."""
+        return ops.cosh(self)
+
+    def tanh(self) -> Tensor:
+        """The hyperbolic tangent."""
+        return ops.tanh(self)
+
+    def sigmoid(self) -> Tensor:
+        """1 / (1 + e^-x)."""
+        return ops.sigmoid(self)
+
+    def erf(self) -> Tensor:
+        """The error function."""
+        return ops.erf(self)
+
+    def erfc(self) -> Tensor:
+        """1 - erf x, precise where erf x is nearly 1."""
+        return ops.erfc(self)
+
+    def relu(self) -> Tensor:
+        """max(0, x)."""
+        return ops.relu(self)
+
+    def abs(self) -> Tensor:
+        """|x|."""
+        return ops.abs(self)
+
+    def sign(self) -> Tensor:
+        """-1, 0 or 1."""
+        return ops.sign(self)
+
+    def floor(self) -> Tensor:
+        """⌊x⌋."""
+        return ops.floor(self)
+
+    def ceil(self) -> Tensor:
+        """⌈x⌉."""
+        return ops.ceil(self)
+
+    def round(self) -> Tensor:
+        """The nearest integer, of two equally near the even one."""
+        return ops.rint(self)
+
+    def clamp(self, min: Any = None, max: Any = None) -> Tensor:
+        """min(max(self, min), max); None for no bound. ValueError without any."""
+        return ops.clip(self, min, max)
+
+    def nan_to_num(self, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Tensor:
+        """Numbers in place of NaN, ∞ and -∞; by default 0 and the dtype's largest and smallest."""
+        return ops.nan_to_num(self, nan=nan, posinf=posinf, neginf=neginf)
+
+    def pow(self, exponent: Any) -> Tensor:
+        """self ** exponent, a number or a tensor."""
+        return ops.power(self, exponent)
+
+    def lerp(self, end: Any, weight: Any) -> Tensor:
+        """self + weight (end - self)."""
+        return ops.lerp(self, end, weight)
+
+    def maximum(self, other: Any) -> Tensor:
+        """The larger of self and other, element by element."""
+        return ops.maximum(self, other)
+
+    def minimum(self, other: Any) -> Tensor:
+        """The smaller of self and other, element by element."""
+        return ops.minimum(self, other)
+
+    def logical_and(self, other: Any) -> Tensor:
+        """Whether neither self nor other is 0."""
+        return ops.logical_and(self, other)
+
+    def logical_or(self, other: Any) -> Tensor:
+        """Whether self or other is not 0."""
+        return ops.logical_or(self, other)
+
+    def logical_xor(self, other: Any) -> Tensor:
+        """Whether one of self and other is 0 and the other is not."""
+        return ops.logical_xor(self, other)
+
+    def logical_not(self) -> Tensor:
+        """Whether x is 0."""
+        return ops.logical_not(self)
+
+    def isnan(self) -> Tensor:
+        """Whether x is NaN."""
+        return ops.isnan(self)
+
+    def isinf(self) -> Tensor:
+        """Whether x is ∞ or -∞."""
+        return ops.isinf(self)
+
+    def isfinite(self) -> Tensor:
+        """Whether x is neither NaN nor infinite."""
+        return ops.isfinite(self)
+
+    def where(self, condition: Any, other: Any) -> Tensor:
+        """self where `condition` holds, else `other`."""
+        return ops.where(condition, self, other)
+
+    def masked_fill(self, mask: Any, value: Any) -> Tensor:
+        """`value` where the boolean `mask` holds, self elsewhere."""
+        return ops.masked_fill(self, mask, value)
+
+    def softmax(self, dim: int) -> Tensor:
+        """e^x / Σ e^x along `dim`."""
+        return ops.softmax(self, axis=dim)
+
+    def log_softmax(self, dim: int) -> Tensor:
+        """x - log Σ e^x along `dim`."""
+        return ops.log_softmax(self, axis=dim)
+
+    # ---- reductions --------------------------------------------------------------------------------------------------
+
+    def sum(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """The sum along `dim`, or of all elements."""
+        return ops.sum(self, axis=_axes(dim), keepdims=keepdim)
+
+    def mean(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """The mean along `dim`, or of all elements."""
+        return ops.mean(self, axis=_axes(dim), keepdims=keepdim)
+
+    def var(self, dim: Dim = None, correction: int = 1, keepdim: bool = False) -> Tensor:
+        """The variance; unbiased by default (divided by n - correction)."""
+        return ops.var(self, axis=_axes(dim), correction=correction, keepdims=keepdim)
+
+    def std(self, dim: Dim = None, correction: int = 1, keepdim: bool = False) -> Tensor:
+        """The standard deviation, √var; of equal values its gradient is 0."""
+        return ops.std(self, axis=_axes(dim), correction=correction, keepdims=keepdim)
+
+    def prod(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """The product along `dim`, or of all elements; its gradient is exact where elements are 0."""
+        return ops.prod(self, axis=_axes(dim), keepdims=keepdim)
+
+    def norm(self, p: Any = 2, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """√(Σ x²) for p = 2, Σ |x| for 1, max |x| for inf, along `dim` or of all elements; at 0 its gradient is 0."""
+        return ops.vector_norm(self, ord=p, axis=_axes(dim), keepdims=keepdim)
+
+    def logsumexp(self, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:
+        """log Σ e^x along `dim`."""
+        return ops.logsumexp(self, axis=_axes(dim), keepdims=keepdim)
+
+    def cumsum(self, dim: int) -> Tensor:
+        """The sum of the elements up to each along `dim`."""
+        return ops.cumsum(self, axis=dim)
+
+    def cumprod(self, dim: int) -> Tensor:
+        """The product of the elements up to each along `dim`."""
+        return ops.cumprod(self, axis=dim)
+
+    def amax(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """The maximum; tied elements share its gradient equally."""
+        return ops.max(self, axis=_axes(dim), keepdims=keepdim)
+
+    def amin(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """The minimum; tied elements share its gradient equally."""
+        return ops.min(self, axis=_axes(dim), keepdims=keepdim)
+
+    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """The maximum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
+        return self.amax() if dim is None else Extremes(*ops.pick(self, ops.argmax(self, axis=dim), dim, keepdim))
+
+    def min(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """The minimum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
+        return self.amin() if dim is None else Extremes(*ops.pick(self, ops.argmin(self, axis=dim), dim, keepdim))
+
+    def argmax(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        """The place of the first largest along `dim`, or in the flattened tensor; int64."""
+        return ops.argmax(self, axis=dim, keepdims=keepdim)
+
+    def argmin(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        """The place of the first smallest along `dim`, or in the flattened tensor; int64."""
+        return ops.argmin(self, axis=dim, keepdims=keepdim)
+
+    def any(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """Whether an element along `dim`, or any at all, is not zero."""
+        return ops.any(self, axis=_axes(dim), keepdims=keepdim)
+
+    def all(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
+        """Whether no element along `dim`, or none at all, is zero."""
+        return ops.all(self, axis=_axes(dim), keepdims=keepdim)
+
+    # ---- shape -------------------------------------------------------------------------------------------------------
+
+    @property
+    def T(self) -> Tensor:
+        """The axes in reverse order, as in NumPy; `.mT` transposes the matrices of a batch."""
+        return ops.transpose(self, None)
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes swapped."""
+        return ops.swapaxes(self, -1, -2)
+
+    def matmul(self, other: Any) -> Tensor:
+        """The product of vectors, matrices or batches of matrices."""
+        return ops.matmul(self, other)
+
+    def dot(self, other: Any) -> Tensor:
+        """Σ x_i y_i of two vectors of one length."""
+        _check_product("dot", self, other, 1, "two vectors (n) and (n)")
+        return ops.matmul(self, other)
+
+    def bmm(self, other: Any) -> Tensor:
+        """The products of the matrices of two batches, (b, n, k) and (b, k, m), which do not broadcast."""
+        _check_product("bmm", self, other, 3, "two batches of matrices (b, n, k) and (b, k, m)")
+        return ops.matmul(self, other)
+
+    def outer(self, other: Any) -> Tensor:
+        """The matrix x_i y_j of two vectors."""
+        if self.ndim != 1 or getattr(other, "ndim", 0) != 1:
+            raise ValueError(f"outer: takes two vectors, got shapes {self.shape} and {getattr(other, 'shape', ())}")
+        return ops.outer(self, other)
+
+    def trace(self) -> Tensor:
+        """The sum of a matrix's diagonal."""
+        if self.ndim != 2:
+            raise ValueError(f"trace: takes a matrix, got shape {self.shape}")
+        return ops.trace(self)
+
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+        """The elements [i, i + offset] of two dimensions, along a new last one."""
+        return ops.diagonal(self, offset=offset, axis1=dim1, axis2=dim2)
+
+    def tril(self, diagonal: int = 0) -> Tensor:
+        """The lower triangle of the last two dimensions, up to the given diagonal; 0 elsewhere."""
+        return ops.tril(self, k=diagonal)
+
+    def triu(self, diagonal: int = 0) -> Tensor:
+        """The upper triangle of the last two dimensions, from the given diagonal; 0 elsewhere."""
+        return ops.triu(self, k=diagonal)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The elements in order in another shape; one length may be -1. A view where it can be."""
+        return ops.reshape(self, sizes_of(shape))
+
+    view = reshape
+
+    def transpose(self, dim0: int, dim1: int) -> Tensor:
+        """Two dimensions exchanged."""
+        return ops.swapaxes(self, dim0, dim1)
+
+    def permute(self, *dims: Any) -> Tensor:
+        """The dimensions in another order."""
+        return ops.transpose(self, sizes_of(dims))
+
+    def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+        """The dimensions `source` at the places `destination`, the others in their order."""
+        return ops.moveaxis(self, _axes(source), _axes(destination))
+
+    def flip(self, *dims: Any) -> Tensor:
+        """The elements in reverse order along each of `dims`."""
+        return ops.flip(self, tuple(sizes_of(dims)))
+
+    def roll(self, shifts: int | Sequence[int], dims: Dim = None) -> Tensor:
+        """The elements moved on by `shifts` along `dims`, or as one row; the last come round to the front."""
+        return ops.roll(self, _axes(shifts), _axes(dims))
+
+    def repeat(self, *repeats: Any) -> Tensor:
+        """The tensor so many times along each dimension; numbers beyond its own are new dimensions in front."""
+        times = tuple(sizes_of(repeats))
+        if len(times) < self.ndim or (times and min(times) < 0):
+            raise ValueError(
+                f"repeat: {times} of a tensor of shape {self.shape}; give each dimension a number, 0 or more"
+            )
+        return ops.tile(self, times)
+
+    def expand(self, *sizes: Any) -> Tensor:
+        """Repeat axes of length 1, and new axes in front, without copying; -1 keeps a length."""
+        shape = sizes_of(sizes)
+        if len(shape) < self.ndim or -1 in shape[: len(shape) - self.ndim]:
+            raise ValueError(
+                f"expand: shape {self.shape} to {shape}; name every dimension, -1 keeps an old one's length"
+            )
+        own = (1,) * (len(shape) - self.ndim) + self.shape
+        return ops.broadcast_to(self, tuple(n if wish == -1 else wish for n, wish in zip(own, shape, strict=True)))
+
+    def squeeze(self, dim: Dim = None) -> Tensor:
+        """Without axes of length 1: all of them, or those of `dim` that have length 1."""
+        chosen = _axes(dim)
+        dims = range(self.ndim) if chosen is None else chosen if isinstance(chosen, tuple) else (chosen,)
+        axes = tuple(d for d in dims if self.size(d) == 1) if self.ndim else ()
+        return ops.squeeze(self, axis=axes)
+
+    def unsqueeze(self, dim: int) -> Tensor:
+        """A new dimension of length 1 at `dim`."""
+        return ops.expand_dims(self, dim)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+        """The axes from start_dim to end_dim, both included, as one."""
+        if self.ndim == 0:
+            return self.reshape(1)
+        self.size(start_dim), self.size(end_dim)  # raise for a dimension that is not there
+        start, end = start_dim % self.ndim, end_dim % self.ndim
+        if start > end:
+            raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}, shape {self.shape}")
+        return self.reshape(*self.shape[:start], math.prod(self.shape[start : end + 1]), *self.shape[end + 1 :])
+
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Tensor:
+        """Dimension `dim` as several of the given sizes, of which one may be -1."""
+        length, place = self.size(dim), dim % self.ndim
+        known = math.prod(n for n in sizes if n != -1)
+        free = length // known if known else 0  # what -1 stands for
+        inferred = tuple(free if n == -1 else n for n in sizes)
+        if math.prod(inferred) != length or list(sizes).count(-1) > 1:
+            raise ValueError(f"unflatten: sizes {tuple(sizes)} do not make up dimension {dim}, shape {self.shape}")
+        return self.reshape(*self.shape[:place], *inferred, *self.shape[place + 1 :])
+
+    def narrow(self, dim: int, start: int, length: int) -> Tensor:
+        """The `length` elements from `start` on along `dim`; a negative start counts from the end."""
+        size = self.size(dim)
+        first = start + size if start < 0 else start
+        if not (0 <= first <= size and 0 <= length <= size - first):
+            raise IndexError(
+                f"narrow: {length} elements from {start} on, dimension {dim} of shape {self.shape} has {size}"
+            )
+        return self[(slice(None),) * (dim % self.ndim) + (slice(first, first + length),)]
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+        """At most `chunks` pieces of one length along `dim`; the last may be shorter."""
+        if chunks < 1:
+            raise ValueError(f"chunk: at least one piece must be asked for, not {chunks}")
+        length = self.size(dim)
+        return self.split(-(-length // chunks), dim) if length else self.split([0] * chunks, dim)
+
+    def unbind(self, dim: int = 0) -> tuple[Tensor, ...]:
+        """The slices along `dim`, without that dimension."""
+        length = self.size(dim)
+        return tuple([part.squeeze(dim) for part in self.split(1, dim)]) if length else ()
+
+    def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+        """Pieces of `split_size` along `dim` (the last may be shorter), or of the given sizes."""
+        length = self.size(dim)
+        if not isinstance(split_size, Sequence):
+            if split_size < 1:
+                raise ValueError(f"split: pieces must have a length of 1 or more, not {split_size}")
+            cuts = tuple(range(split_size, length, split_size))
+        else:
+            if sum(split_size) != length or min(split_size) < 0:
+                raise ValueError(
+                    f"split: sizes {tuple(split_size)} add up to {sum(split_size)}, dimension {dim} has length {length}"
+                )
+            cuts = tuple(itertools.accumulate(split_size))[:-1]
+        return ops.split(self, cuts, dim)
+
+
+class Extremes(NamedTuple):
+    """What `max` and `min` along a dimension give."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def sizes_of(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    """PyTorch takes `view(2, 3)` and `view((2, 3))`."""
+    return tuple(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], (tuple, list)) else arguments
+
+
+def _check_product(name: str, x: Any, y: Any, ndim: int, wanted: str) -> None:
+    """ValueError unless both have so many dimensions, of which matmul broadcasts none."""
+    shape = getattr(y, "shape", ())
+    fit = x.ndim == len(shape) == ndim and x.shape[-1] == shape[-min(2, ndim)] and x.shape[:-2] == shape[:-2]
+    if not fit:
+        raise ValueError(f"{name}: takes {wanted}, got shapes {x.shape} and {shape}")
+
+
+def _axes(dim: Dim) -> int | tuple[int, ...] | None:
+    """PyTorch takes a list of dimensions, NumPy a tuple; both take NumPy's integers."""
+    if dim is None:
+        return None
+    if isinstance(dim, Sequence):
+        return tuple([operator.index(d) for d in dim])
+    return operator.index(dim)
