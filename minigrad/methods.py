@@ -351,7 +351,11 @@ class Methods:
 
     def roll(self, shifts: int | Sequence[int], dims: Dim = None) -> Tensor:
         """The elements moved on by `shifts` along `dims`, or as one row; the last come round to the front."""
-        return ops.roll(self, _axes(shifts), _axes(dims))
+        steps, axes = _axes(shifts), _axes(dims)
+        many = [len(n) if isinstance(n, tuple) else 1 for n in (steps, axes)]
+        if many[0] != many[1]:
+            raise ValueError(f"roll: {many[0]} shifts {shifts} for {many[1]} dimensions {dims}; give one for each")
+        return ops.roll(self, steps, axes)
 
     def repeat(self, *repeats: Any) -> Tensor:
         """The tensor so many times along each dimension; numbers beyond its own are new dimensions in front."""

@@ -43,14 +43,23 @@ def divide(x: Any, y: Any) -> Any:
 
 @op
 def floor_divide(x: Any, y: Any) -> Any:
-    """⌊x / y⌋; no gradient."""
+    """⌊x / y⌋; no gradient. ZeroDivisionError for integers divided by 0."""
+    _refuse_integer_zero("floor_divide", x, y)
     return x // y, None
 
 
 @op
 def remainder(x: Any, y: Any) -> Any:
-    """x - y ⌊x / y⌋, which has the sign of y; d/dx = 1, d/dy = -⌊x / y⌋."""
+    """x - y ⌊x / y⌋, which has the sign of y; d/dx = 1, d/dy = -⌊x / y⌋. ZeroDivisionError as for floor_divide."""
+    _refuse_integer_zero("remainder", x, y)
     return x % y, (lambda g: g, lambda g: -g * (x // y))
+
+
+def _refuse_integer_zero(name: str, x: Any, y: Any) -> None:
+    """Integers have no infinity and no NaN; NumPy would answer 0."""
+    floating = [backend.is_floating(z.dtype) if hasattr(z, "dtype") else isinstance(z, float) for z in (x, y)]
+    if True not in floating and not namespace(x, y).all(y):
+        raise ZeroDivisionError(f"{name}: an integer is divided by 0; make one of them floating for inf or NaN")
 
 
 @op(linear=True)

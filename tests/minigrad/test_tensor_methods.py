@@ -304,3 +304,8 @@ def test_casts_to_lower_precision_are_pytorchs():
 def test_dimensions_and_shapes_that_do_not_fit(call, error, text):
     with pytest.raises(error, match=text):
         call(Tensor(np.zeros((3, 4))))
+
+
+def test_roll_takes_one_shift_for_each_dimension():
+    with pytest.raises(ValueError, match=r"roll: 2 shifts \(1, 2\) for 1 dimensions 0; give one for each"):
+        Tensor([[1.0, 2.0]]).roll((1, 2), 0)

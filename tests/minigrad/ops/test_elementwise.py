@@ -311,3 +311,14 @@ def test_the_gradient_beside_a_nan_adds_up_to_the_whole(name):
     x, y = mg.Tensor([np.nan], requires_grad=True), mg.Tensor([1.0], requires_grad=True)
     getattr(mg, name)(x, y).sum().backward()
     assert x.grad.item() + y.grad.item() == 1
+
+
+@pytest.mark.parametrize(("name", "divide"), [("floor_divide", lambda x, y: x // y), ("remainder", lambda x, y: x % y)])
+def test_an_integer_divided_by_zero_is_an_error_a_float_is_not(name, divide):
+    whole = mg.Tensor([5, -5])
+    for zero in (0, mg.Tensor([1, 0])):
+        with pytest.raises(ZeroDivisionError, match=f"{name}: an integer is divided by 0; make one of them floating"):
+            divide(whole, zero)
+    with np.errstate(all="ignore"):
+        assert not np.isfinite(divide(whole.float(), 0).numpy()).any()
+        assert not np.isfinite(divide(whole, 0.0).numpy()).any()
