@@ -8,15 +8,18 @@ Tensors, and the pullbacks that this gives are used: the gradients are then a gr
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from minigrad import ops
 from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating
-from minigrad.operation import GradMode, Node, computed, namespace, needed, wrapped
+from minigrad.grad_mode import GradMode
+from minigrad.operation import Node, computed, is_watched, namespace, needed, tell, wrapped
 from minigrad.tensor import Tensor
 
 # ---- the walk --------------------------------------------------------------------------------------------------------
@@ -39,6 +42,7 @@ def backward(
     """
     seed = _seed(output, gradient, "backward")
     gradients, owned = _walk([output], [seed], None, retain_graph, create_graph)
+    _run_hooks_of_leaves(gradients, owned)
     with GradMode(create_graph):
         for leaf, value in gradients.items():
             mine = _own(value, leaf in owned)
@@ -76,7 +80,8 @@ def grad(
             raise RuntimeError(f"grad: input {place} of shape {tensor.shape} does not require grad")
     seeds = [_seed(output, weight, "grad") for output, weight in zip(outputs, weights, strict=True)]
     sources = [tensor.node or tensor for tensor in inputs]
-    gradients, _ = _walk(outputs, seeds, set(sources), retain_graph, create_graph)
+    gradients, owned = _walk(outputs, seeds, set(sources), retain_graph, create_graph)
+    _run_hooks_of_leaves(gradients, owned)
     for place, source in enumerate(sources):
         if source not in gradients and not allow_unused:
             raise RuntimeError(
@@ -130,28 +135,42 @@ def _walk(
     owned: set[Any] = set()
     values: dict[Node, Tensor] = {}
     nodes = _nodes_to_walk(outputs, wanted, stops)
+    pull = _pull_watched if is_watched() else _pull
     with GradMode(create_graph):
         for output, seed in zip(outputs, seeds, strict=True):
             if create_graph != isinstance(seed, Tensor):
                 seed = Tensor._of(seed) if create_graph else seed._data
-            _accumulate(gradients, owned, output.node or output, seed, False)
+            _accumulate(gradients, owned, output.node or output, seed, "the seed")
         while nodes:
             node = nodes.pop()  # the newest: every use of its value has been walked
-            gradient = gradients.get(node) if wanted and node in wanted else gradients.pop(node, None)
+            gradient = gradients.pop(node, None)
             if gradient is None:
                 continue
+            if node.hooks is not None:
+                gradient = _hooked(node, gradient)
+            if wanted is not None and node in wanted:
+                gradients[node] = gradient
             if node.part is not None:
                 gradients.setdefault(node.targets[0], {})[node.part] = gradient
                 continue
             if node.parts is not None:
                 gradient = _all_parts(node, gradient)
-            targets = node.targets
-            results = _call(node, _retraced(node, values) if create_graph else node.pullbacks, gradient)
+            name, targets = node.operation.name, node.targets
+            results = pull(node, gradient, values if create_graph else None)
             if not keep:
                 node.free()
-            for target, result in zip(targets, results, strict=True):
-                if target is not None and result is not None:
-                    _accumulate(gradients, owned, target, *_conformed(result, target, node))
+            for target, result in zip(targets, results):  # noqa: B905 - as many, and strict costs time
+                if target is None or result is None:
+                    continue
+                held = gradients.get(target)
+                like = target if held is None else held
+                fits = type(result) is ndarray and result.dtype is like.dtype and result.shape == like.shape
+                if held is None and fits and like.device == "cpu":
+                    gradients[target] = result
+                elif fits and target in owned:
+                    held += result
+                else:
+                    _accumulate(gradients, owned, target, result, name)
     return gradients, owned
 
 
@@ -164,7 +183,7 @@ def _nodes_to_walk(outputs: Sequence[Tensor], wanted: set[Any] | None, stops: fr
             if type(target) is Node and target not in found and target not in stops:
                 found.add(target)
                 waiting.append(target)
-    nodes = sorted(found, key=_serial_of)
+    nodes = sorted(found, key=operator.attrgetter("serial"))
     if wanted is not None:
         leading: set[Any] = set()  # to something wanted
         for node in nodes:
@@ -177,10 +196,6 @@ def _nodes_to_walk(outputs: Sequence[Tensor], wanted: set[Any] | None, stops: fr
     return nodes
 
 
-def _serial_of(node: Node) -> int:
-    return node.serial
-
-
 def _check(node: Node) -> None:
     """Raises RuntimeError if the node was freed, or what its pullbacks captured has been written over."""
     if node.pullbacks is None:
@@ -188,40 +203,98 @@ def _check(node: Node) -> None:
             f"{node.operation.name}: this part of the graph was freed by an earlier backward; "
             "give that one retain_graph=True to walk it twice"
         )
-    if node.versions != [memory.version for memory in node.memories]:
+    version = 0
+    for memory in node.memories:
+        version += memory.version
+    if version != node.version:
         raise RuntimeError(
             f"{node.operation.name}: an input or the value (of shape {node.shape}) was changed in place after the "
             "operation, so its gradient would be wrong; change a copy instead, or change it before"
         )
 
 
-def _call(node: Node, pullbacks: Any, gradient: Any) -> Sequence[Any]:
-    """The gradients of the node's inputs, None for those that need none."""
-    name = node.operation.name
-    results = []
-    forgotten = False
+def _pull(node: Node, gradient: Any, values: dict[Node, Tensor] | None) -> Sequence[Any]:
+    """The gradients of the node's inputs, None for those that need none; as graphs if `values` are given."""
     try:
-        if callable(pullbacks):
-            found = pullbacks(gradient)
-            results = list(found) if isinstance(found, (tuple, list)) else [found]
-            forgotten = found is None
-        else:
+        pullbacks = node.pullbacks if values is None else _retraced(node, values)
+        forgotten = False
+        if type(pullbacks) is tuple:
+            results: Any = []
             for pullback in pullbacks:
-                result = None if pullback is None else pullback(gradient)
-                forgotten = forgotten or (result is None and pullback is not None)
-                results.append(result)
+                if pullback is None:
+                    results.append(None)
+                else:
+                    result = pullback(gradient)
+                    results.append(result)
+                    forgotten = forgotten or result is None
+        else:
+            results = pullbacks(gradient)
+            forgotten = results is None
+            if not isinstance(results, (tuple, list)):
+                results = [results]
     except Exception as error:
-        error.add_note(f"in the pullback of {name}, for its value of shape {node.shape}")
+        error.add_note(f"in the pullback of {node.operation.name}, for its value of shape {node.shape}")
         raise
     if forgotten:
-        raise RuntimeError(f"{name}: a pullback returned None; is its return missing?")
+        raise RuntimeError(f"{node.operation.name}: a pullback returned None; is its return missing?")
     if len(results) != len(node.targets):
-        raise RuntimeError(f"{name}: its pullback gave {len(results)} gradients for {len(node.targets)} inputs")
+        raise RuntimeError(
+            f"{node.operation.name}: its pullback gave {len(results)} gradients for {len(node.targets)} inputs"
+        )
     return results
 
 
-def _accumulate(gradients: dict[Any, Any], owned: set[Any], target: Any, gradient: Any, fresh: bool) -> None:
-    """Add to the target's gradient; in place only into a buffer made here: a `fresh` one, or an earlier sum."""
+def _pull_watched(node: Node, gradient: Any, values: dict[Node, Tensor] | None) -> Sequence[Any]:
+    tell("walking", node)
+    try:
+        results = _pull(node, gradient, values)
+    except BaseException:
+        tell("walked", node, gradient, None)
+        raise
+    tell("walked", node, gradient, results)
+    return results
+
+
+def _run_hooks_of_leaves(gradients: dict[Any, Any], owned: set[Any]) -> None:
+    for source, gradient in gradients.items():
+        if isinstance(source, Tensor) and hasattr(source, "hooks"):
+            gradients[source] = _hooked(source, gradient)
+            owned.discard(source)
+
+
+def _hooked(source: Any, gradient: Any) -> Any:
+    """The gradient after the hooks of its tensor, each of which is given a copy and may put another in its place."""
+    hooks = source.hooks
+    with GradMode(isinstance(gradient, Tensor)):
+        for hook in list(hooks.functions.values()):
+            replaced = hook(_own(gradient, False))
+            if replaced is not None:
+                gradient = _replacement(replaced, gradient)
+        value = source.value() if hooks.retained else None
+        if value is not None:
+            value.grad = _own(gradient, False) if value.grad is None else value.grad + gradient
+    return gradient
+
+
+def _replacement(given: Any, gradient: Any) -> Any:
+    """What a hook returned, as a gradient in the walk."""
+    if not isinstance(given, Tensor):
+        raise TypeError(f"a hook must return a Tensor or None, it returned {type(given).__name__}")
+    device = gradient.device if isinstance(gradient, Tensor) else device_of(gradient)
+    if (given.shape, given.dtype, given.device) != (gradient.shape, gradient.dtype, device):
+        raise RuntimeError(
+            f"a hook returned a gradient of shape {given.shape}, {given.dtype} on {given.device}; "
+            f"it must be {gradient.shape}, {gradient.dtype} on {device}"
+        )
+    return given if isinstance(gradient, Tensor) else given._data.copy()
+
+
+def _accumulate(gradients: dict[Any, Any], owned: set[Any], target: Any, gradient: Any, name: str) -> None:
+    """Add what the pullback of operation `name` gave to the target's gradient.
+
+    In place only into a buffer made here: one that broadcasting was undone into, or an earlier sum.
+    """
+    gradient, fresh = _conformed(gradient, target, name)
     held = gradients.get(target)
     if held is None:
         gradients[target] = gradient
@@ -235,36 +308,30 @@ def _accumulate(gradients: dict[Any, Any], owned: set[Any], target: Any, gradien
             owned.add(target)
 
 
-def _conformed(gradient: Any, target: Any, node: Node) -> tuple[Any, bool]:
+def _conformed(gradient: Any, target: Any, name: str) -> tuple[Any, bool]:
     """A pullback's result as a gradient of `target`, broadcasting undone, dtype cast; and whether it is a new array."""
-    plain = type(gradient) is np.ndarray and target.device == "cpu"
-    if plain and gradient.dtype is target.dtype and gradient.shape == target.shape:
-        return gradient, False  # as nearly always
     gradient = _as_array(gradient)
     device = gradient.device if isinstance(gradient, Tensor) else device_of(gradient)
     fresh = False
     if device != target.device:
-        raise DeviceError(
-            f"{node.operation.name}: a pullback gave a gradient on {device} for an input on {target.device}"
-        )
+        raise DeviceError(f"{name}: a pullback gave a gradient on {device} for an input on {target.device}")
     if gradient.shape != target.shape:
-        gradient, fresh = _unbroadcast(gradient, target.shape, node), True
+        gradient, fresh = _unbroadcast(gradient, target.shape, name), True
     if gradient.dtype != target.dtype:
         if not is_floating(gradient.dtype):
             raise RuntimeError(
-                f"{node.operation.name}: a pullback gave a gradient of dtype {gradient.dtype}; "
-                "gradients are floating point"
+                f"{name}: a pullback gave a gradient of dtype {gradient.dtype}; gradients are floating point"
             )
         gradient, fresh = ops.astype(gradient, dtype=target.dtype), True
     return gradient, fresh and not isinstance(gradient, Tensor)
 
 
-def _unbroadcast(gradient: Any, shape: tuple[int, ...], node: Node) -> Any:
+def _unbroadcast(gradient: Any, shape: tuple[int, ...], name: str) -> Any:
     """The gradient summed over the axes along which an input of `shape` was broadcast; done nowhere else."""
     extra = len(gradient.shape) - len(shape)
     if extra < 0 or any(n not in (1, m) for n, m in zip(shape, gradient.shape[extra:], strict=True)):
         raise RuntimeError(
-            f"{node.operation.name}: a pullback gave a gradient of shape {gradient.shape} for an input of shape "
+            f"{name}: a pullback gave a gradient of shape {gradient.shape} for an input of shape "
             f"{shape}; it must have that shape, or one that the input broadcasts to"
         )
     stretched = [extra + axis for axis, n in enumerate(shape) if n == 1 and gradient.shape[extra + axis] != 1]
@@ -312,7 +379,7 @@ def _retraced(node: Node, values: dict[Node, Tensor]) -> Any:
     """
     if node.operation.linear:
         return node.pullbacks
-    inputs = [_restored(source, values) if type(source) is Node else source for source in node.inputs]
+    inputs = [restored(source, values) if type(source) is Node else source for source in node.inputs]
     if node.operation.reference is None:
         return needed(node.operation, node.operation.body(*inputs, **node.options)[1], node.targets)
     inputs = [ops.alias(x) if target is not None else x for x, target in zip(inputs, node.targets, strict=True)]
@@ -322,14 +389,21 @@ def _retraced(node: Node, values: dict[Node, Tensor]) -> Any:
     def pullback(gradient: Any) -> list[Any]:
         pairs = zip(outputs, gradient, strict=True) if isinstance(outputs, tuple) else [(outputs, gradient)]
         known = [(output, g) for output, g in pairs if output.requires_grad and g is not None]
-        stops = frozenset(alias for alias in aliases if alias is not None)
-        found, _ = _walk([o for o, _ in known], [g for _, g in known], set(stops), True, True, stops)
-        return [found.get(alias) for alias in aliases]
+        return gradients_between([o for o, _ in known], [g for _, g in known], aliases, create_graph=True)
 
     return pullback
 
 
-def _restored(node: Node, values: dict[Node, Tensor]) -> Tensor:
+def gradients_between(
+    outputs: Sequence[Tensor], seeds: Sequence[Any], sources: Sequence[Any], create_graph: bool
+) -> list[Any]:
+    """The gradients of `sources` (nodes, leaves, or None), as if none were made of another: no walk goes past them."""
+    stops = frozenset([source for source in sources if source is not None])
+    found, _ = _walk(outputs, seeds, set(stops), True, create_graph, stops)
+    return [found.get(source) for source in sources]
+
+
+def restored(node: Node, values: dict[Node, Tensor]) -> Tensor:
     """The Tensor of a node: the one still alive, or computed again from the node's inputs. Without recursion."""
     waiting = [node]
     while waiting:

@@ -1,4 +1,4 @@
-"""NumPy or CuPy: which library an array belongs to, devices, moving data, random streams.
+"""NumPy or CuPy: which library an array belongs to, devices, moving data, settings of the process.
 
 Here live the only decisions about array libraries and the process; this module knows arrays, not Tensors. CuPy is
 imported when a "cuda" device is first asked for, never before.
@@ -10,15 +10,12 @@ import ctypes
 import importlib
 import os
 import sys
-import threading
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 Array = Any  # numpy.ndarray or cupy.ndarray: CuPy need not be installed, so the type cannot name it
-
-DEFAULT_DTYPE = np.dtype(np.float32)
 
 
 class DeviceError(RuntimeError):
@@ -77,7 +74,7 @@ def to_device(array: Array, device: str) -> Array:
     """
     if device == "cpu":  # a no-op for a NumPy array
         return sys.modules["cupy"].asnumpy(array) if _is_cupy(array) else array
-    cupy, index = _cuda(device)
+    cupy, index = cuda_device(device)
     with cupy.cuda.Device(index):
         return cupy.asarray(array)
 
@@ -85,13 +82,14 @@ def to_device(array: Array, device: str) -> Array:
 def cuda_available() -> bool:
     """Whether CuPy is installed and sees a GPU. Never raises."""
     try:
-        _cuda("cuda")
+        cuda_device("cuda")
     except DeviceError:
         return False
     return True
 
 
-def _cuda(device: str) -> tuple[ModuleType, int]:
+def cuda_device(device: str) -> tuple[ModuleType, int]:
+    """CuPy and the GPU's number, of "cuda" or "cuda:1". Raises DeviceError that says what is missing."""
     name, _, number = device.partition(":")
     if name != "cuda" or not (number.isdigit() or device == "cuda"):
         raise DeviceError(f'unknown device {device!r}: write "cpu", "cuda" or "cuda:1"')
@@ -133,41 +131,3 @@ def _keep_freed_memory() -> None:
 
 
 _keep_freed_memory()
-
-
-# ---- random streams --------------------------------------------------------------------------------------------------
-
-
-class _Stream(threading.local):
-    """Per thread: the key (seed, step) of its random numbers and the calls made under it."""
-
-    seed = 0
-    step = 0
-    call = 0
-
-
-_stream = _Stream()
-
-
-def manual_seed(seed: int, step: int = 0) -> None:
-    """Start this thread's random stream (seed, step) afresh: the same calls draw the same numbers again.
-
-    A training loop that says `manual_seed(seed, step)` at each step can be resumed at any step without saving a
-    random state. A thread that never says it draws the stream (0, 0), like any other. Raises ValueError for numbers
-    outside 0 ... 2**64 - 1.
-    """
-    for name, number in (("seed", seed), ("step", step)):
-        if not 0 <= number < 2**64:
-            raise ValueError(f"manual_seed: {name} must be from 0 to 2**64 - 1, got {number}")
-    _stream.seed, _stream.step, _stream.call = int(seed), int(step), 0
-
-
-def next_generator() -> np.random.Generator:
-    """The generator of the next call in this thread's stream, keyed by (seed, step, call).
-
-    Philox is counter-based (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): any key can be used at
-    once, without drawing the numbers before it. Always on the CPU, so that a seed gives the same numbers everywhere.
-    """
-    _stream.call += 1
-    counter = np.array([0, 0, _stream.call, _stream.step], np.uint64)
-    return np.random.Generator(np.random.Philox(key=_stream.seed, counter=counter))

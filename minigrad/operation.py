@@ -1,4 +1,4 @@
-"""How values are made and remembered: grad mode, `@op`, and the node that a recorded operation leaves behind.
+"""How values are made and remembered: `@op`, the node that a recorded operation leaves behind, and who looks on.
 
 An operation is one function of arrays that returns its value and its pullbacks: for each input, the function that takes
 the gradient of the value to the gradient of that input. All else is done here, once for all operations: the operands'
@@ -8,72 +8,93 @@ record is in `minigrad.autograd`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from minigrad import ops
 from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating, plain_array
-from minigrad.promotion import is_uniform, promoted
+from minigrad.grad_mode import mode
+from minigrad.hooks import Hooks
+from minigrad.promotion import promoted
 from minigrad.tensor import Memory, Tensor
 
-# ---- grad mode -------------------------------------------------------------------------------------------------------
+_new = object.__new__
+_NO_OPTIONS: dict[str, Any] = {}
+
+# ---- watchers: looking on, which costs nothing when nobody does ------------------------------------------------------
 
 
-class _Mode(threading.local):
-    def __init__(self) -> None:
-        self.grad_enabled = True
-        self.former: list[bool] = []  # of the blocks that this thread is in
+class Watcher:
+    """What is told of each operation of its thread, and of each step back, within `watching(self)`."""
+
+    def calling(self, operation: Operation) -> None:
+        """An operation's body is about to run."""
+
+    def made(
+        self,
+        operation: Operation,
+        inputs: Sequence[Any],
+        options: dict[str, Any],
+        values: tuple[Tensor, ...],
+        node: Node | None,
+    ) -> None:
+        """An operation has made `values`; `node` is its record, or None if it is not recorded."""
+
+    def walking(self, node: Node) -> None:
+        """The pullbacks of `node` are about to run."""
+
+    def walked(self, node: Node, gradient: Any, results: Sequence[Any] | None) -> None:
+        """The pullbacks of `node` took `gradient` to `results`, one an input; None if an error came instead."""
 
 
-_mode = _Mode()
+class _Thread(threading.local):
+    watchers: tuple[Watcher, ...] = ()
 
 
-class GradMode(ContextDecorator):
-    """Sets grad mode for a `with` block or a decorated function, in this thread; restores the former one on leaving."""
-
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
-
-    def __call__(self, function: Any) -> Any:
-        if inspect.isgeneratorfunction(function):
-            raise TypeError(f"grad mode cannot decorate the generator {function.__name__}: use a with block inside it")
-        return super().__call__(function)
-
-    def __enter__(self) -> None:
-        _mode.former.append(_mode.grad_enabled)
-        _mode.grad_enabled = self._enabled
-
-    def __exit__(self, *exception: object) -> None:
-        _mode.grad_enabled = _mode.former.pop()
+_thread = _Thread()
+_watched = 0  # how many watchers there are in all threads: all that an operation looks at when nobody watches
+_counting = threading.Lock()
 
 
-class no_grad(GradMode):
-    """Within it nothing is recorded: results require no gradient and keep nothing alive."""
+@contextlib.contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """A block in which `watcher` is told what this thread does."""
+    former = _thread.watchers
+    _thread.watchers = (*former, watcher)
+    _count_watchers(1)
+    try:
+        yield
+    finally:
+        _thread.watchers = former
+        _count_watchers(-1)
 
-    def __init__(self) -> None:
-        super().__init__(False)
+
+def _count_watchers(more: int) -> None:
+    global _watched
+    with _counting:
+        _watched += more
 
 
-class enable_grad(GradMode):
-    """Within it operations are recorded again, inside a `no_grad` block."""
-
-    def __init__(self) -> None:
-        super().__init__(True)
+def is_watched() -> bool:
+    """Whether this thread has a watcher."""
+    return _watched > 0 and bool(_thread.watchers)
 
 
-def is_grad_enabled() -> bool:
-    """Whether this thread records operations."""
-    return _mode.grad_enabled
+def tell(event: str, *about: Any) -> None:
+    """Call the method named `event` of each of this thread's watchers."""
+    for watcher in _thread.watchers:
+        getattr(watcher, event)(*about)
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
@@ -121,7 +142,7 @@ def op(
         reference: for a body that cannot run on Tensors (it works in place): the plain composition that it equals,
             with the same parameters, from which gradients of gradients are taken.
         linear: the pullbacks use nothing but the gradient, through operations only, so they serve Tensors as they are.
-        floating: the operation has no meaning on integers: they become float32 first.
+        floating: the operation has no meaning on integers: they become the default float dtype first.
         exempt: names of inputs that keep their dtype (conditions, indices).
     """
     if body is None:
@@ -139,17 +160,97 @@ def op(
         raise ValueError(f"op: exempt {sorted(exempt)} of {body.__name__} must name some of its inputs {inputs}")
     positions = frozenset(inputs.index(name) for name in exempt)
     operation = Operation(body.__name__, body, reference, linear, floating, positions, inputs, options, variadic)
-    count = -1 if variadic else len(inputs)
+    call = _callable(operation)
+    return _arithmetic(operation, call) if len(inputs) == 2 and not options else call
+
+
+def _callable(operation: Operation) -> Callable[..., Any]:
+    """The function that `@op` makes of a body.
+
+    Every operation of a program passes here: so it goes over its operands once, and what has to be done for few of
+    them is done elsewhere.
+    """
+    body, count = operation.body, -1 if operation.variadic else len(operation.inputs)
 
     @functools.wraps(body)
-    def call(*operands: Any, **chosen: Any) -> Any:
+    def call(*operands: Any, **options: Any) -> Any:
         if len(operands) != count:
-            operands, chosen = _bind(operation, operands, chosen)
-        for operand in operands:
-            if isinstance(operand, Tensor):
-                return _record(operation, operands, chosen)
-        return _result(operation, operands, chosen)[0]
+            operands, options = _bind(operation, operands, options)
+        arrays = []
+        dtype = None
+        uniform, needs_grad = True, False
+        for x in operands:
+            if isinstance(x, Tensor):
+                data = x._data
+                arrays.append(data)
+                if data.dtype is not dtype:
+                    uniform = uniform and dtype is None and type(data) is ndarray and data.dtype.kind == "f"
+                    dtype = data.dtype
+                if x._requires_grad:
+                    needs_grad = True
+            else:
+                arrays.append(x)
+                uniform = uniform and (x is None or type(x) is float or type(x) is int)
+        if dtype is None:  # no Tensor
+            return _checked(operation, body(*operands, **options))[0]
+        if _watched:
+            tell("calling", operation)
+        try:
+            if uniform:
+                result = body(*arrays, **options)
+                value, pullbacks = result if type(result) is tuple else _checked(operation, result)
+            else:
+                operands = tuple([x if isinstance(x, Tensor) else _constant(operation, x) for x in operands])
+                arrays = [x._data if isinstance(x, Tensor) else x for x in operands]
+                value, pullbacks = computed(operation, arrays, options)
+        except (IndexError, TypeError, ValueError) as error:
+            if str(error).startswith(f"{operation.name}:"):
+                raise
+            raise _named(error, operation, operands) from error
+        recording = needs_grad and pullbacks is not None and mode.grad_enabled
+        if type(value) is tuple:
+            return _several(operation, operands, options, value, pullbacks if recording else None)
+        tensor = wrapped(value, operands)
+        if recording and is_floating(tensor._data.dtype):
+            _attach(_node(operation, options, operands, pullbacks), tensor)
+        if _watched:
+            tell("made", operation, operands, options, (tensor,), tensor.node)
+        return tensor
 
+    call.operation = operation  # type: ignore[attr-defined]
+    return call
+
+
+def _arithmetic(operation: Operation, general: Callable[..., Any]) -> Callable[..., Any]:
+    """`general` for an operation of two inputs without options, with a straight way for two Tensors of one dtype."""
+    body, floating = operation.body, operation.floating
+
+    def call(x: Any, y: Any) -> Any:
+        if _watched or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            return general(x, y)
+        a, b = x._data, y._data
+        if a.dtype is not b.dtype or type(a) is not ndarray or (floating and a.dtype.kind != "f"):
+            return general(x, y)
+        try:
+            value, pullbacks = body(a, b)
+        except (TypeError, ValueError):
+            return general(x, y)  # which says what is wrong
+        if type(value) is ndarray and value.base is None and value is not a and value is not b:
+            tensor = _new(Tensor)
+            tensor._data, tensor._requires_grad = value, False
+            tensor._memory = tensor._grad = tensor.node = None
+        elif isinstance(value, (ndarray, np.generic)):
+            tensor = wrapped(value, (x, y))
+        else:
+            return general(x, y)
+        needs_grad = x._requires_grad or y._requires_grad
+        if needs_grad and mode.grad_enabled and pullbacks is not None and tensor._data.dtype.kind == "f":
+            _attach(_node(operation, _NO_OPTIONS, (x, y), pullbacks), tensor)
+        return tensor
+
+    names = (*operation.inputs, *call.__code__.co_varnames[2:])  # so that inputs can be given by the body's names
+    call.__code__ = call.__code__.replace(co_varnames=names)
+    functools.update_wrapper(call, body)
     call.operation = operation  # type: ignore[attr-defined]
     return call
 
@@ -180,16 +281,15 @@ def _bind(operation: Operation, operands: tuple[Any, ...], chosen: dict[str, Any
 
 
 def computed(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """(value, pullbacks) of the promoted operands."""
-    if not is_uniform(arrays) and (len(arrays) > 1 or operation.floating):
+    """(value, pullbacks) of operands that may have to be promoted first."""
+    if len(arrays) > 1 or operation.floating:
         _check_devices(operation, arrays)
         arrays = promoted(arrays, operation.floating, operation.exempt)
-    return _result(operation, arrays, options)
+    return _checked(operation, operation.body(*arrays, **options))
 
 
-def _result(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """What the body returns: (value, pullbacks)."""
-    result = operation.body(*arrays, **options)
+def _checked(operation: Operation, result: Any) -> tuple[Any, Any]:
+    """What a body returned. TypeError unless it is (value, pullbacks)."""
     if type(result) is not tuple or len(result) != 2:
         raise TypeError(
             f"{operation.name}: its body must return (value, pullbacks), it returned {type(result).__name__}"
@@ -199,7 +299,7 @@ def _result(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]
 
 # ---- the record ------------------------------------------------------------------------------------------------------
 
-_serial = itertools.count()
+_next_serial = itertools.count().__next__
 
 
 class Node:
@@ -211,22 +311,25 @@ class Node:
         targets: one per input: the Node or leaf Tensor that its gradient goes to, None if it needs none.
         pullbacks: one per input, None for one that needs no gradient, or one function for all; None once freed.
         serial: nodes are numbered as they are made, so a node's number is above those of its inputs' nodes.
-        shape, dtype, device: the value's.
+        shape, dtype, device: the value's (of a tuple's node only the shape, the first value's).
         value: a weak reference to the value: call it for the Tensor, or None if that is gone.
-        memories, versions: of the inputs and the value, to notice that one was written over since.
+        memories, version: of the inputs and the value, and the sum of their versions then. Versions only grow, so it
+            is the same if and only if none was written over since.
         part: for one value of a tuple: its place; its only target is then the tuple's node.
         parts: for a tuple's node: the values' (shape, dtype).
+        hooks: what is to see the gradient of the value, or None.
+        origin: for a node made while watched: where; else None.
     """
 
     __slots__ = (
-        "__weakref__", "device", "dtype", "inputs", "memories", "operation", "options", "part", "parts", "pullbacks",
-        "serial", "shape", "targets", "value", "versions",
+        "__weakref__", "device", "dtype", "hooks", "inputs", "memories", "operation", "options", "origin", "part",
+        "parts", "pullbacks", "serial", "shape", "targets", "value", "version",
     )  # fmt: skip
 
     operation: Operation
     options: dict[str, Any]
-    inputs: list[Any]
-    targets: list[Any]
+    inputs: Sequence[Any]
+    targets: Sequence[Any]
     pullbacks: Any
     serial: int
     part: int | None
@@ -235,98 +338,49 @@ class Node:
     dtype: np.dtype
     device: str
     memories: list[Memory]
-    versions: list[int]
+    version: int
     value: Callable[[], Tensor | None]
+    hooks: Hooks | None
+    origin: Any
 
     def free(self) -> None:
         """Let go of all that the node keeps alive; walking it again is then an error."""
         self.pullbacks = None
-        self.inputs, self.targets = [], []
-        self.options = {}
-
-
-def _record(operation: Operation, operands: Sequence[Any], options: dict[str, Any]) -> Any:
-    """The operation's value as a Tensor (or several), with the node that made it if an input requires a gradient."""
-    recording = False
-    inputs, arrays = [], []
-    for x in operands:
-        if isinstance(x, Tensor):
-            recording = recording or x._requires_grad
-            arrays.append(x._data)
-        else:
-            x = _constant(operation, x)
-            arrays.append(x)
-        inputs.append(x)
-    recording = recording and _mode.grad_enabled
-    try:
-        value, pullbacks = computed(operation, arrays, options)
-    except (IndexError, TypeError, ValueError) as error:
-        if str(error).startswith(f"{operation.name}:"):
-            raise
-        raise _named(error, operation, inputs) from error
-    if type(value) is tuple:
-        values = tuple([wrapped(part, inputs) for part in value])
-        if recording:
-            _record_tuple(operation, options, inputs, values, pullbacks)
-        return values
-    tensor = wrapped(value, inputs)
-    if recording and pullbacks is not None and is_floating(tensor._data.dtype):
-        _attach(_node(operation, options, inputs, pullbacks), tensor)
-    return tensor
-
-
-def _record_tuple(
-    operation: Operation, options: dict[str, Any], inputs: list[Any], values: tuple[Tensor, ...], pullbacks: Any
-) -> None:
-    """One node for the tuple, and one for each value, which takes it out of the tuple."""
-    whole = _node(operation, options, inputs, pullbacks)
-    whole.parts = tuple((value.shape, value.dtype) for value in values)
-    for place, value in enumerate(values):
-        _note_value(whole, value)
-        if is_floating(value.dtype):
-            part = _node(operation, options, [], ())
-            part.inputs = part.targets = [whole]
-            part.part = place
-            _attach(part, value)
-
-
-def wrapped(value: Array, inputs: Sequence[Any]) -> Tensor:
-    """A Tensor of `value`; a view of an input shares its memory, and so its version."""
-    if type(value) is not np.ndarray and not is_array(value):
-        value = np.asarray(value)  # NumPy turns 0-d results into scalars
-    base = value.base
-    for tensor in inputs:
-        if isinstance(tensor, Tensor):
-            data = tensor._data
-            if value is data or (base is not None and _overlap(value, data)):
-                return Tensor._of(value, tensor._memory)
-    return Tensor._of(value, Memory())
-
-
-def _overlap(a: Array, b: Array) -> bool:
-    return type(a) is type(b) and array_module(a).may_share_memory(a, b)
+        self.inputs = self.targets = ()
+        self.options = _NO_OPTIONS
 
 
 def _node(operation: Operation, options: dict[str, Any], inputs: Sequence[Any], pullbacks: Any) -> Node:
-    node = Node()
-    node.serial = next(_serial)
-    node.operation, node.options = operation, options
-    node.part = node.parts = None
-    node.inputs, node.targets, node.memories, node.versions = [], [], [], []
+    sources, memories = [], []
+    version = 0
+    all_needed = True
     for x in inputs:
-        source = target = None
         if isinstance(x, Tensor):
-            source = x.node or x
-            target = source if x._requires_grad else None
-            node.memories.append(x._memory)
-            node.versions.append(x._memory.version)
-        node.inputs.append(x if source is None else source)
-        node.targets.append(target)
-    node.pullbacks = needed(operation, pullbacks, node.targets)
+            memory = x._memory or x.memory
+            memories.append(memory)
+            version += memory.version
+            sources.append(x.node or x)
+            all_needed = all_needed and x._requires_grad
+        else:
+            sources.append(x)
+            all_needed = False
+    node: Node = _new(Node)
+    node.serial = _next_serial()
+    node.operation, node.options = operation, options
+    node.memories, node.version = memories, version
+    node.inputs = node.targets = sources
+    if all_needed and type(pullbacks) is tuple and len(pullbacks) == len(sources):
+        node.pullbacks = pullbacks
+    else:
+        node.targets = [
+            s if isinstance(x, Tensor) and x._requires_grad else None for x, s in zip(inputs, sources, strict=True)
+        ]
+        node.pullbacks = needed(operation, pullbacks, node.targets)
+    node.part = node.parts = node.hooks = node.origin = None
     return node
 
 
-def needed(operation: Operation, pullbacks: Any, targets: list[Any]) -> Any:
+def needed(operation: Operation, pullbacks: Any, targets: Sequence[Any]) -> Any:
     """The pullbacks without those of inputs that need no gradient, which are dropped with all that they captured.
 
     Raises TypeError if they are no functions, or not one per input.
@@ -337,22 +391,56 @@ def needed(operation: Operation, pullbacks: Any, targets: list[Any]) -> Any:
         raise TypeError(f"{operation.name}: its pullbacks must be functions, not {type(pullbacks).__name__}")
     if len(pullbacks) != len(targets):
         raise TypeError(f"{operation.name} has {len(targets)} inputs and returned {len(pullbacks)} pullbacks")
-    return [None if target is None else pullback for pullback, target in zip(pullbacks, targets, strict=True)]
+    return tuple([None if target is None else f for f, target in zip(pullbacks, targets, strict=True)])
 
 
 def _attach(node: Node, tensor: Tensor) -> None:
     """Make the node the maker of this value."""
-    _note_value(node, tensor)
+    data, memory = tensor._data, tensor._memory or tensor.memory
+    node.shape, node.dtype = data.shape, data.dtype
+    node.device = "cpu" if type(data) is ndarray else device_of(data)
+    node.memories.append(memory)
+    node.version += memory.version
     node.value = weakref.ref(tensor)
     tensor.node, tensor._requires_grad = node, True
 
 
-def _note_value(node: Node, tensor: Tensor) -> None:
-    """The value's form, and the version of its memory."""
-    data, memory = tensor._data, tensor._memory
-    node.shape, node.dtype, node.device = data.shape, data.dtype, device_of(data)
-    node.memories.append(memory)
-    node.versions.append(memory.version)
+def _several(
+    operation: Operation, operands: Sequence[Any], options: dict[str, Any], results: tuple[Any, ...], pullbacks: Any
+) -> tuple[Tensor, ...]:
+    """The values of a tuple as Tensors: one node for the tuple, and one for each value, which takes it out of it."""
+    values = tuple([wrapped(value, operands) for value in results])
+    whole = None
+    if pullbacks is not None:
+        whole = _node(operation, options, operands, pullbacks)
+        whole.parts = tuple([(value.shape, value.dtype) for value in values])
+        whole.shape = values[0].shape
+        for place, value in enumerate(values):
+            whole.memories.append(value.memory)
+            whole.version += value.memory.version
+            if is_floating(value.dtype):
+                part = _node(operation, options, (), ())
+                part.inputs = part.targets = [whole]
+                part.part = place
+                _attach(part, value)
+    if _watched:
+        tell("made", operation, operands, options, values, whole)
+    return values
+
+
+def wrapped(value: Array, inputs: Sequence[Any]) -> Tensor:
+    """A Tensor of `value`; one that is an input, or a view of one, shares its memory, and so its version."""
+    if type(value) is not ndarray and not is_array(value):
+        value = np.asarray(value)  # NumPy turns 0-d results into scalars
+    is_view = value.base is not None
+    for x in inputs:
+        if isinstance(x, Tensor) and (value is x._data or (is_view and _overlap(value, x._data))):
+            return Tensor._of(value, x.memory)
+    return Tensor._of(value)
+
+
+def _overlap(a: Array, b: Array) -> bool:
+    return type(a) is type(b) and array_module(a).may_share_memory(a, b)
 
 
 def _constant(operation: Operation, operand: Any) -> Any:
@@ -382,7 +470,7 @@ def _named(error: Exception, operation: Operation, inputs: Sequence[Any]) -> Exc
 def _check_devices(operation: Operation, arrays: Sequence[Any]) -> None:
     device = None
     for array in arrays:
-        if type(array) is np.ndarray or is_array(array):
+        if type(array) is ndarray or is_array(array):
             if device is not None and device_of(array) != device:
                 raise DeviceError(
                     f"{operation.name}: operands on different devices, "

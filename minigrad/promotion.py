@@ -1,4 +1,4 @@
-"""Which dtype an operation computes in: PyTorch's promotion rules, for NumPy and CuPy arrays.
+"""Which dtype an operation computes in: the default one, and PyTorch's promotion rules for NumPy and CuPy arrays.
 
 A dtype has a category: bool < integer < floating. The highest category among arrays with axes decides; 0-d arrays,
 and then Python numbers, count only if theirs is higher. So float32 stays float32 beside int64 arrays and any scalar.
@@ -13,9 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import DEFAULT_DTYPE, is_floating
+from minigrad.backend import is_floating
 
-_PYTHON = {bool: np.dtype(bool), int: np.dtype(np.int64), float: DEFAULT_DTYPE}
+_default = np.dtype(np.float32)
+
+
+def get_default_dtype() -> np.dtype:
+    """The dtype of Python floats, of what is made without a dtype, and of functions of integers: float32 at first."""
+    return _default
+
+
+def set_default_dtype(dtype: Any) -> None:
+    """Make float16, float32 or float64 the default dtype of the whole process. TypeError for another one."""
+    global _default
+    name = None if dtype is None else np.dtype(dtype).name  # NumPy takes None for float64
+    if name not in ("float16", "float32", "float64"):
+        raise TypeError(f"set_default_dtype: the default is float16, float32 or float64, not {name}")
+    _default = np.dtype(name)
 
 
 def promoted(operands: Sequence[Any], floating: bool = False, exempt: frozenset[int] = frozenset()) -> Sequence[Any]:
@@ -31,7 +45,7 @@ def promoted(operands: Sequence[Any], floating: bool = False, exempt: frozenset[
         return operands
     dtype = result_type(counted)
     if floating and not is_floating(dtype):
-        dtype = DEFAULT_DTYPE
+        dtype = _default
     only_numbers = not any(hasattr(x, "dtype") for x in counted)
 
     def cast(operand: Any) -> Any:
@@ -42,18 +56,6 @@ def promoted(operands: Sequence[Any], floating: bool = False, exempt: frozenset[
     return [x if place in exempt else cast(x) for place, x in enumerate(operands)]
 
 
-def is_uniform(operands: Sequence[Any]) -> bool:
-    """Whether nothing is left to do: NumPy arrays of one floating dtype, and numbers, which never widen it."""
-    dtype = None
-    for operand in operands:
-        kind = type(operand)
-        if kind is np.ndarray and (dtype is None or operand.dtype is dtype):
-            dtype = operand.dtype
-        elif kind is not float and kind is not int and operand is not None:
-            return False
-    return dtype is not None and is_floating(dtype)
-
-
 def result_type(operands: Iterable[Any]) -> np.dtype:
     """The common dtype of arrays and Python numbers, by PyTorch's rules."""
     with_axes: list[np.dtype] = []
@@ -61,18 +63,19 @@ def result_type(operands: Iterable[Any]) -> np.dtype:
     numbers: list[np.dtype] = []
     for operand in operands:
         if not hasattr(operand, "dtype"):
-            numbers.append(_PYTHON[type(operand)])
+            numbers.append(_default if type(operand) is float else np.dtype(type(operand)))
         else:
             (with_axes if operand.ndim else zero_d).append(operand.dtype)
     groups = [reduce(_common, group) for group in (with_axes, zero_d, numbers) if group]
-    return reduce(lambda kept, other: other if _category(other) > _category(kept) else kept, groups)
+    return reduce(lambda kept, other: other if category(other) > category(kept) else kept, groups)
 
 
-def _category(dtype: np.dtype) -> int:
+def category(dtype: np.dtype) -> int:
+    """0 for booleans, 1 for integers, 2 for floating dtypes: a value can be cast to one as high or higher."""
     return 2 if is_floating(dtype) else 0 if dtype.kind == "b" else 1
 
 
 def _common(a: np.dtype, b: np.dtype) -> np.dtype:
-    if _category(a) != _category(b):
-        return a if _category(a) > _category(b) else b
+    if category(a) != category(b):
+        return a if category(a) > category(b) else b
     return np.promote_types(a, b)

@@ -1,7 +1,9 @@
 """Tensor: an array, its gradient, and the node that made it.
 
-The operations that are methods (`x.exp()`, `x.sum(dim)`) are in `minigrad.methods`; how values are recorded in
-`minigrad.operation`, how gradients flow in `minigrad.autograd`.
+What it inherits is in files of their own: the operations that are methods (`x.exp()`, `x.sum(dim)`) in
+`minigrad.methods`, operators and indexing (`x + y`, `x[i]`) in `minigrad.operators`, other dtypes and devices in
+`minigrad.casts`, writing over its values in `minigrad.writing`. How values are recorded is in `minigrad.operation`, how
+gradients flow in `minigrad.autograd`.
 
 `tensor`, `operation` and `ops` know one another: a method calls an operation, which makes a Tensor. That works because
 none of their functions runs before all three are read, in the order that `minigrad/__init__.py` begins.
@@ -10,19 +12,23 @@ none of their functions runs before all three are read, in the order that `minig
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minigrad import operation, ops
-from minigrad.backend import DEFAULT_DTYPE, Array, DeviceError, device_of, is_array, is_floating, plain_array, to_device
+from minigrad import ops
+from minigrad.backend import Array, device_of, is_array, is_floating, plain_array, to_device
+from minigrad.casts import Casts
+from minigrad.hooks import Hooked, Hooks
 from minigrad.methods import Methods
+from minigrad.operators import Operators
+from minigrad.promotion import get_default_dtype
+from minigrad.writing import Writing
 
 if TYPE_CHECKING:
     from minigrad.operation import Node
-
-Flag = bool  # within the class `bool` is a method
 
 
 class Memory:
@@ -31,12 +37,15 @@ class Memory:
     version = 0
 
 
-class Tensor(Methods):
+_making_memory = threading.Lock()  # two threads that use one tensor must come to one memory
+
+
+class Tensor(Methods, Operators, Casts, Writing, Hooked):
     """An n-dimensional array that remembers how it was made, if a gradient may be asked for.
 
     Args:
-        data: numbers, nested lists, an array or a Tensor; always copied. Python floats become float32, ints int64;
-            an array keeps its dtype.
+        data: numbers, nested lists, an array or a Tensor; always copied. Python floats become the default dtype
+            (float32, unless `set_default_dtype` says otherwise), ints int64; an array keeps its dtype.
         requires_grad: whether `backward()` gives this leaf a `.grad`. Floating dtypes only, else RuntimeError.
         dtype: NumPy dtype or its name.
         device: "cpu", "cuda", "cuda:1"; by default where the data is. DeviceError if it is not there.
@@ -47,15 +56,16 @@ class Tensor(Methods):
         node: how the value was made; None for leaves and constants.
     """
 
-    __slots__ = ("__weakref__", "_data", "_grad", "_memory", "_requires_grad", "node")
+    __slots__ = ("__weakref__", "_data", "_grad", "_memory", "_requires_grad", "hooks", "node")
     __array_ufunc__ = None  # NumPy leaves `array * tensor` to us
     __hash__ = object.__hash__
 
     _data: Array
     _grad: Tensor | None
-    _memory: Memory
+    _memory: Memory | None  # None until a view or a graph shares it
     _requires_grad: bool
     node: Node | None
+    hooks: Hooks  # of a leaf, once it has some
 
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None, device: str | None = None) -> None:
         array = data._data if isinstance(data, Tensor) else data
@@ -70,7 +80,7 @@ class Tensor(Methods):
         """A constant around an array as it is, not copied."""
         tensor = object.__new__(Tensor)
         tensor._data = array
-        tensor._memory = memory or Memory()
+        tensor._memory = memory
         tensor._grad = tensor.node = None
         tensor._requires_grad = False
         return tensor
@@ -118,7 +128,7 @@ class Tensor(Methods):
             )
         self._requires_grad = bool(value)
 
-    def requires_grad_(self, requires_grad: Flag = True) -> Tensor:
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set `requires_grad`; returns the tensor itself."""
         self.requires_grad = requires_grad
         return self
@@ -127,6 +137,14 @@ class Tensor(Methods):
     def is_leaf(self) -> bool:
         """Whether no operation made it (or none that was recorded)."""
         return self.node is None
+
+    @property
+    def memory(self) -> Memory:
+        """What this tensor shares with its views and the graphs that hold its values; made when first asked for."""
+        if self._memory is None:
+            with _making_memory:
+                self._memory = self._memory or Memory()
+        return self._memory
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -185,53 +203,23 @@ class Tensor(Methods):
 
     def detach(self) -> Tensor:
         """The same values, sharing memory, without history."""
-        return Tensor._of(self._data, self._memory)
+        return Tensor._of(self._data, self.memory)
 
     def clone(self) -> Tensor:
         """A copy, differentiable."""
         return ops.copy(self)
 
-    def to(self, target: Any) -> Tensor:
-        """On another device ("cpu", "cuda", "cuda:1") or in another dtype (np.float64, "float16"); differentiable."""
-        if isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda"):
-            return self if target == self.device else ops.to_device(self, device=target)
-        if target is None:
-            raise TypeError("to: name a device such as 'cuda' or a dtype such as 'float64', not None")
-        try:
-            dtype = np.dtype(target)
-        except TypeError as error:
-            raise TypeError(f"to: {target!r} is neither a device ('cpu', 'cuda', 'cuda:1') nor a dtype") from error
-        if dtype.kind not in "fiub":
-            raise TypeError(f"to: a tensor holds floats, integers or booleans, not {dtype}")
-        return self if dtype == self.dtype else ops.astype(self, dtype=dtype)
-
-    def float(self) -> Tensor:
-        """As float32."""
-        return self.to(np.float32)
-
-    def double(self) -> Tensor:
-        """As float64."""
-        return self.to(np.float64)
-
-    def long(self) -> Tensor:
-        """As int64, truncated."""
-        return self.to(np.int64)
-
-    def bool(self) -> Tensor:
-        """As booleans: whether not zero."""
-        return self.to(np.bool_)
-
-    def __bool__(self) -> Flag:
+    def __bool__(self) -> bool:
         return bool(self.item())
 
-    def __float__(self) -> Any:
+    def __float__(self) -> float:
         return float(self.item())
 
     def __int__(self) -> int:
         return int(self.item())
 
     def __index__(self) -> int:
-        if self.dtype.kind != "i" or self.numel() != 1:
+        if self.dtype.kind not in "iu" or self.numel() != 1:
             raise TypeError(
                 f"only a tensor with one integer can be an index, this one is {self.dtype} of shape {self.shape}"
             )
@@ -257,12 +245,26 @@ class Tensor(Methods):
             raise ValueError("a NumPy array of a tensor is always a copy")
         return np.array(self.numpy(), dtype=dtype)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """This tensor's memory for another library: see `minigrad.from_dlpack` for what follows from sharing it."""
+        if self._requires_grad:
+            raise BufferError(
+                "a tensor that requires grad does not share its memory, since graphs would not notice what is done "
+                "to it; share its .detach()"
+            )
+        return self._data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._data.__dlpack_device__()
+
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
 
     def __repr__(self) -> str:
         values = np.array2string(self.numpy(), separator=", ", prefix="tensor(", threshold=50)
-        notes = [] if self.dtype in (DEFAULT_DTYPE, np.int64, np.bool_) else [f"dtype={self.dtype}"]
+        notes = [f"size={self.shape}"] if self.numel() == 0 and self.ndim != 1 else []
+        shown_by_values = [np.int64, np.bool_] if self.numel() else []
+        notes += [] if self.dtype in (get_default_dtype(), *shown_by_values) else [f"dtype={self.dtype}"]
         notes += [] if self.device == "cpu" else [f"device={self.device!r}"]
         if self.node is not None:
             notes.append(f"made by {self.node.operation.name}")
@@ -284,10 +286,11 @@ class Tensor(Methods):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         rebuild, (cls, data, requires_grad) = self.__reduce__()
         memo[id(self)] = copy = rebuild(cls, data.copy(), requires_grad)
+        copy._grad = None if self._grad is None else self._grad.detach().clone()
         return copy
 
     @staticmethod
-    def _rebuilt(cls: type[Tensor], data: Array, requires_grad: Flag) -> Tensor:
+    def _rebuilt(cls: type[Tensor], data: Array, requires_grad: bool) -> Tensor:
         tensor = object.__new__(cls)
         tensor._data, tensor._memory, tensor._requires_grad = data, Memory(), requires_grad
         tensor._grad = tensor.node = None
@@ -295,181 +298,11 @@ class Tensor(Methods):
 
     # ---- gradients ---------------------------------------------------------------------------------------------------
 
-    def backward(self, gradient: Any = None, retain_graph: Flag | None = None, create_graph: Flag = False) -> None:
+    def backward(self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
         """Add d self / d leaf to `.grad` of every leaf: see `minigrad.autograd.backward`."""
         from minigrad import autograd  # it is read after this module
 
         autograd.backward(self, gradient, retain_graph=retain_graph, create_graph=create_graph)
-
-    # ---- writing: what the engine notices ----------------------------------------------------------------------------
-
-    def _replace(self, array: Array) -> None:
-        """Take another array as this tensor's own, perhaps of another dtype or on another device."""
-        self._data = array
-        self._written()
-
-    def _written(self) -> None:
-        """Tell the graphs that hold these values that they were written over. An optimizer says it after each step."""
-        self._memory.version += 1
-
-    def copy_(self, source: Any) -> Tensor:
-        """Write the values of `source`, broadcast, into this tensor. RuntimeError if it requires grad, but for a leaf
-        inside `no_grad`."""
-        self._write(..., source, "copy_")
-        return self
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._write(ops.plain_key(key), value, "x[i] = v")
-
-    def _write(self, key: Any, value: Any, what: str) -> None:
-        if self._requires_grad and (self.node is not None or operation.is_grad_enabled()):
-            raise RuntimeError(
-                f"{what}: this tensor requires grad, so its values are not written over; "
-                "make a new one with mg.where(condition, a, b), or write to a leaf inside mg.no_grad()"
-            )
-        if isinstance(value, Tensor) and value._requires_grad and operation.is_grad_enabled():
-            raise RuntimeError(
-                f"{what}: the value requires grad, and writing it here would lose its gradient; "
-                "make a new tensor with mg.where(condition, a, b) or mg.cat, or write its .detach()"
-            )
-        if self.numel() and any(s == 0 and n > 1 for s, n in zip(self._data.strides, self.shape, strict=True)):
-            raise RuntimeError(
-                f"{what}: this tensor of shape {self.shape} is an expanded view; write to a .clone() of it"
-            )
-        values = value._data if isinstance(value, Tensor) else value
-        if is_array(values) and device_of(values) != self.device:
-            raise DeviceError(
-                f"{what}: the value is on {device_of(values)}, the tensor on {self.device}; move it first"
-            )
-        try:
-            self._data[key] = values
-        except (IndexError, OverflowError, TypeError, ValueError) as error:
-            raise type(error)(f"{what}: {error} (this tensor has shape {self.shape})") from error
-        self._written()
-
-    def _updated(self, value: Tensor) -> Tensor:
-        """What `x -= y` leaves in x: a leaf that requires grad is written in place, otherwise x is the new tensor."""
-        return self.copy_(value) if self._requires_grad and self.node is None else value
-
-    def __iadd__(self, other: Any) -> Tensor:
-        return self._updated(ops.add(self, other))
-
-    def __isub__(self, other: Any) -> Tensor:
-        return self._updated(ops.subtract(self, other))
-
-    def __imul__(self, other: Any) -> Tensor:
-        return self._updated(ops.multiply(self, other))
-
-    def __itruediv__(self, other: Any) -> Tensor:
-        return self._updated(ops.divide(self, other))
-
-    def __ifloordiv__(self, other: Any) -> Tensor:
-        return self._updated(ops.floor_divide(self, other))
-
-    def __imod__(self, other: Any) -> Tensor:
-        return self._updated(ops.remainder(self, other))
-
-    def __ipow__(self, other: Any) -> Tensor:
-        return self._updated(ops.power(self, other))
-
-    def __imatmul__(self, other: Any) -> Tensor:
-        return self._updated(ops.matmul(self, other))
-
-    # ---- arithmetic --------------------------------------------------------------------------------------------------
-
-    def __add__(self, other: Any) -> Tensor:
-        return ops.add(self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return ops.add(other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return ops.subtract(self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return ops.subtract(other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return ops.multiply(self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return ops.multiply(other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return ops.divide(self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return ops.divide(other, self)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return ops.floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Any) -> Tensor:
-        return ops.floor_divide(other, self)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return ops.remainder(self, other)
-
-    def __rmod__(self, other: Any) -> Tensor:
-        return ops.remainder(other, self)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return ops.power(self, other)
-
-    def __rpow__(self, other: Any) -> Tensor:
-        return ops.power(other, self)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return ops.matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> Tensor:
-        return ops.matmul(other, self)
-
-    def __neg__(self) -> Tensor:
-        return ops.negative(self)
-
-    def __pos__(self) -> Tensor:
-        return self
-
-    def __abs__(self) -> Tensor:
-        return ops.abs(self)
-
-    def __invert__(self) -> Tensor:
-        return ops.invert(self)
-
-    def __and__(self, other: Any) -> Tensor:
-        return ops.bitwise_and(self, other)
-
-    def __or__(self, other: Any) -> Tensor:
-        return ops.bitwise_or(self, other)
-
-    __rand__ = __and__
-    __ror__ = __or__
-
-    def __eq__(self, other: Any) -> Any:
-        return ops.equal(self, other) if _is_operand(other) else NotImplemented
-
-    def __ne__(self, other: Any) -> Any:
-        return ops.not_equal(self, other) if _is_operand(other) else NotImplemented
-
-    def __lt__(self, other: Any) -> Tensor:
-        return ops.less(self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return ops.less_equal(self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return ops.greater(self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return ops.greater_equal(self, other)
-
-    def __getitem__(self, key: Any) -> Tensor:
-        return ops.getitem(self, key=ops.plain_key(key))
-
-
-def _is_operand(value: Any) -> bool:
-    return isinstance(value, (Tensor, np.generic, float, int)) or is_array(value)
 
 
 def _new_array(data: Any, dtype: Any, device: str | None) -> Array:
@@ -482,7 +315,7 @@ def _new_array(data: Any, dtype: Any, device: str | None) -> Array:
         keep = isinstance(data, np.generic)
         data = np.array(data)
         if dtype is None and not keep and is_floating(data.dtype):
-            dtype = DEFAULT_DTYPE
+            dtype = get_default_dtype()
     if data.dtype.kind not in "fiub":
         raise TypeError(f"a tensor holds floats, integers or booleans, not {data.dtype}")
     data = plain_array(data)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import nn.functional as F
-from minigrad import Tensor, zeros
+from minigrad import Tensor, get_default_dtype, zeros
 from nn import init
 from nn.module import Module, Parameter
 
@@ -92,7 +92,8 @@ class PositionalEncoding(_Positions):
         d_model: the length D of a row, at least 1.
         max_length: how many places there are.
 
-    `table` is (max_length, D) float32: a buffer, and no part of the state_dict, since it can always be computed.
+    `table` is (max_length, D), of the default dtype: a buffer, and no part of the state_dict, since it can always be
+    computed.
     """
 
     def __init__(self, d_model: int, max_length: int = 512) -> None:
@@ -100,7 +101,7 @@ class PositionalEncoding(_Positions):
         column = np.arange(d_model)
         angle = np.arange(max_length)[:, None] * 10000.0 ** (-(column - column % 2) / d_model)  # (N, D)
         table = np.where(column % 2 == 0, np.sin(angle), np.cos(angle))
-        self.register_buffer("table", Tensor(table, dtype=np.float32), persistent=False)
+        self.register_buffer("table", Tensor(table, dtype=get_default_dtype()), persistent=False)
 
 
 class LearnedPositionalEncoding(_Positions):

@@ -1,7 +1,7 @@
 """Starting values: each function writes over a tensor in place and returns it, with PyTorch's names and formulas.
 
-Numbers are drawn on the CPU in float32 from the thread's random stream (see `mg.manual_seed`), so that a seed gives
-the same ones on every device and in every dtype. A Parameter's `zero_row` stays zero.
+Numbers are drawn on the CPU in float32, so that a seed gives the same ones on every device and in every dtype: from
+`generator`, or else from the thread's random stream (see `mg.manual_seed`). A Parameter's `zero_row` stays zero.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minigrad import Tensor, no_grad
-from minigrad.backend import is_floating, next_generator, to_device
+from minigrad.backend import is_floating, to_device
+from minigrad.random import Generator, next_generator
 from nn.module import Parameter
 
 T = TypeVar("T", bound=Tensor)
@@ -33,48 +34,63 @@ def ones_(tensor: T) -> T:
     return _fill(tensor, 1)
 
 
-def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
+def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> T:
     """Uniform in [a, b). Raises ValueError unless a <= b."""
     if not a <= b:
         raise ValueError(f"uniform_: the lower bound must not be above the upper one, got {a} and {b}")
     _check_floating("uniform_", tensor)
-    return _fill(tensor, next_generator().random(tensor.shape, np.float32) * (b - a) + a)
+    return _fill(tensor, next_generator(generator).random(tensor.shape, np.float32) * (b - a) + a)
 
 
-def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
+def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> T:
     """Normal, with this mean and standard deviation. Raises ValueError for a negative std."""
     if not std >= 0:
         raise ValueError(f"normal_: std must be 0 or more, got {std}")
     _check_floating("normal_", tensor)
-    return _fill(tensor, next_generator().standard_normal(tensor.shape, np.float32) * std + mean)
+    return _fill(tensor, next_generator(generator).standard_normal(tensor.shape, np.float32) * std + mean)
 
 
-def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
+def xavier_uniform_(tensor: T, gain: float = 1.0, generator: Generator | None = None) -> T:
     """Uniform in ±gain √(6 / (fan_in + fan_out)): Glorot & Bengio 2010, eq. 16."""
     bound = gain * math.sqrt(6 / sum(_fans("xavier_uniform_", tensor)))
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
+def xavier_normal_(tensor: T, gain: float = 1.0, generator: Generator | None = None) -> T:
     """Normal with variance gain² 2 / (fan_in + fan_out): Glorot & Bengio 2010, eq. 12."""
-    return normal_(tensor, 0.0, gain * math.sqrt(2 / sum(_fans("xavier_normal_", tensor))))
+    std = gain * math.sqrt(2 / sum(_fans("xavier_normal_", tensor)))
+    return normal_(tensor, 0.0, std, generator)
 
 
-def kaiming_uniform_(tensor: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> T:
+def kaiming_uniform_(
+    tensor: T,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> T:
     """Uniform in ±gain √(3 / fan): He et al. 2015, eq. 14, with the gain of the nonlinearity that follows.
 
     Args:
         a: negative slope of a leaky ReLU.
         mode: "fan_in" keeps the variance on the way forward, "fan_out" on the way back.
         nonlinearity: "linear", "sigmoid", "tanh", "relu" or "leaky_relu".
+        generator: where the numbers come from.
     """
     bound = math.sqrt(3) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def kaiming_normal_(tensor: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> T:
+def kaiming_normal_(
+    tensor: T,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> T:
     """Normal with variance gain² / fan: He et al. 2015, eq. 14. Arguments as for `kaiming_uniform_`."""
-    return normal_(tensor, 0.0, _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity))
+    std = _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity)
+    return normal_(tensor, 0.0, std, generator)
 
 
 def _kaiming_std(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:

@@ -1,8 +1,10 @@
 """The house keeps its rooms: imports run one way, and importing the engine needs no GPU library and no extras."""
 
 import ast
+import io
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,7 @@ def test_a_room_imports_only_what_lies_below_it(room):
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
-@pytest.mark.parametrize("module", ["backend", "promotion", "special"])
+@pytest.mark.parametrize("module", ["backend", "promotion", "random", "special"])
 def test_modules_of_arrays_know_no_tensors(module):
     names = imported_modules(ROOT / "minigrad" / f"{module}.py")
     below = {"minigrad.backend", "minigrad.promotion"}
@@ -51,7 +53,13 @@ def test_modules_of_arrays_know_no_tensors(module):
 
 def test_few_know_how_gradients_flow():
     """Tensors call the walk and gradcheck tries it; operations and layers have no need to."""
-    knowing = {"minigrad/__init__.py", "minigrad/gradcheck.py", "minigrad/tensor.py"}
+    knowing = {
+        "minigrad/__init__.py",
+        "minigrad/checkpoint.py",
+        "minigrad/gradcheck.py",
+        "minigrad/tensor.py",
+        "minigrad/transforms.py",
+    }
     for path in [path for room in MAY_IMPORT for path in files_of(room)]:
         if any(name.startswith("minigrad.autograd") for name in imported_modules(path)):
             assert path.relative_to(ROOT).as_posix() in knowing
@@ -72,3 +80,34 @@ def test_the_plan_of_the_house_names_every_file():
         for path in files_of(room):
             if path.name != "__init__.py":
                 assert path.name in plan.split(), f"docs/architecture.md does not name {path.relative_to(ROOT)}"
+
+
+def code_lines(path: Path) -> int:
+    """The lines of a file that hold code: comments, docstrings and blank lines are not counted."""
+    source = path.read_text()
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            docstrings |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    words = tokenize.generate_tokens(io.StringIO(source).readline)
+    lines = {n for word in words if word.type not in NO_CODE for n in range(word.start[0], word.end[0] + 1)}
+    return len(lines - docstrings)
+
+
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def test_code_is_counted_without_comments_docstrings_and_blank_lines(tmp_path):
+    path = tmp_path / "example.py"
+    path.write_text(
+        '"""One\nTwo."""\n\nx = (1,\n     2)  # three\n\n\ndef f():\n    """4."""\n    return """a\nb"""\n'
+    )
+    assert code_lines(path) == 5
+
+
+def test_the_core_stays_small_enough_to_be_read():
+    """What a tensor is, how operations are recorded and how gradients flow: under 1,000 lines, promised to readers."""
+    core = {
+        name: code_lines(ROOT / "minigrad" / f"{name}.py") for name in ("tensor", "operation", "autograd", "backend")
+    }
+    assert sum(map(code_lines, core)) < 1000

@@ -28,6 +28,9 @@ class FakeArray(np.ndarray):
     def device(self) -> Any:
         return SimpleNamespace(id=self._device)
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self._device)  # 2 is CUDA
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         return _run(getattr(ufunc, method), inputs, options)
 
@@ -36,6 +39,11 @@ class FakeArray(np.ndarray):
 
     def __getitem__(self, key: Any) -> Any:
         return _run(np.ndarray.__getitem__, (self, _Key(key)), {})
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, FakeArray) and np.shares_memory(self, value):
+            raise AssertionError("CuPy's assignment does not mind that the two overlap")
+        _run(np.ndarray.__setitem__, (self, _Key(key), value), {})
 
 
 class _Key:
@@ -69,6 +77,9 @@ class _Function:
 
     def at(self, array: Any, key: Any, values: Any) -> None:
         _run(self._function.at, (array, _Key(key), values), {})
+
+    def reduceat(self, array: Any, indices: Any, axis: int = 0) -> Any:
+        return _run(self._function.reduceat, (array, indices), {"axis": axis})
 
 
 class _FakeCupy(ModuleType):

@@ -184,15 +184,12 @@ def test_a_kept_graph_is_checked_at_each_walk():
     assert x.grad.tolist() == [2, 4]
 
 
-def test_a_condition_and_an_index_that_are_written_over_are_noticed():
-    x, mask, places = leaf([1.0, 2.0]), Tensor([True, False]), Tensor([0, 0])
+def test_a_condition_that_is_written_over_is_noticed():
+    x, mask = leaf([1.0, 2.0]), Tensor([True, False])
     chosen = mg.where(mask, x, 0.0).sum()
-    taken = mg.ops.take_along_axis(x, places, axis=0).sum()
     mask[0] = False
-    places[0] = 1
-    for y, name in ((chosen, "where"), (taken, "take_along_axis")):
-        with pytest.raises(RuntimeError, match=f"{name}: an input or the value"):
-            y.backward()
+    with pytest.raises(RuntimeError, match="where: an input or the value"):
+        chosen.backward()
 
 
 # ---- arrays of the user's --------------------------------------------------------------------------------------------

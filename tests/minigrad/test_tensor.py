@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
+import nn
 from minigrad import Tensor
 from tests.support import assert_close, leaf
 
@@ -114,10 +115,25 @@ def test_shape_and_size():
         (Tensor([1.0], requires_grad=True), "tensor([1.], requires_grad=True)"),
         (Tensor([1.0], dtype=np.float64), "tensor([1.], dtype=float64)"),
         (Tensor([1.0], requires_grad=True) * 2, "tensor([2.], made by multiply)"),
+        (Tensor(2.5), "tensor(2.5)"),
+        (Tensor(0.0, requires_grad=True).exp(), "tensor(1., made by exp)"),
+        (Tensor([]), "tensor([])"),
+        (Tensor([], dtype=np.int64), "tensor([], dtype=int64)"),
+        (mg.zeros(2, 0, requires_grad=True), "tensor([], size=(2, 0), requires_grad=True)"),
+        (mg.zeros(0, 3, dtype=np.bool_), "tensor([], size=(0, 3), dtype=bool)"),
+        (mg.ones(1, dtype=np.float16), "tensor([1.], dtype=float16)"),
+        (Tensor([1, 2], dtype=np.int32), "tensor([1, 2], dtype=int32)"),
+        (Tensor([float("nan"), float("-inf")]), "tensor([ nan, -inf])"),
+        (mg.eye(2), "tensor([[1., 0.],\n        [0., 1.]])"),
+        (mg.arange(1000), "tensor([  0,   1,   2, ..., 997, 998, 999])"),
     ],
 )
 def test_repr(tensor, text):
-    assert repr(tensor) == text
+    assert repr(tensor) == str(tensor) == text
+
+
+def test_repr_of_a_large_tensor_is_short():
+    assert len(repr(mg.zeros(100, 100, 100, requires_grad=True))) < 2000
 
 
 def test_numbers_of_a_single_element():
@@ -135,6 +151,7 @@ def test_numbers_of_a_single_element():
 def test_an_integer_tensor_is_an_index():
     assert [10, 20, 30][Tensor(1)] == 20
     assert list(range(Tensor(3))) == [0, 1, 2]
+    assert [10, 20, 30][Tensor(2, dtype=np.uint8)] == 30
     for tensor in (Tensor(1.0), Tensor([1, 2]), Tensor(True)):
         with pytest.raises(TypeError, match="only a tensor with one integer can be an index"):
             [10, 20][tensor]
@@ -157,6 +174,52 @@ def test_iteration_and_membership_of_rows():
     (first * second).sum().backward()
     assert x.grad.tolist() == [[3, 4], [1, 2]]
     assert [row.tolist() for row in x] == [[1, 2], [3, 4]]
+
+
+def test_whether_an_element_equals_a_value():
+    x = leaf([[1.0, 2.0], [float("nan"), 4.0]])
+    for value in (2, 2.0, True, np.float32(4), np.array(1), Tensor(2), Tensor([[7], [4]])):
+        assert value in x
+    for value in (3.0, float("nan"), False, Tensor([7.0, 1.0])):
+        assert value not in x
+    assert 1.0 not in mg.zeros(0)
+    for value in ("a", None, [1.0]):
+        with pytest.raises(TypeError, match=r"in: an element of a tensor is a number, not (str|NoneType|list)"):
+            _ = value in x
+    assert x in [x, 1.0]
+    with pytest.raises(ValueError, match=r"equal: .*broadcast"):
+        _ = Tensor([1, 2, 3]) in x
+
+
+def test_reversed_turns_the_rows_round_and_keeps_the_graph():
+    x = leaf([[1.0, 2.0], [3.0, 4.0]])
+    y = reversed(x)
+    assert (type(y), y.tolist()) == (Tensor, [[3, 4], [1, 2]])
+    y.backward([[1.0, 2.0], [3.0, 4.0]])
+    assert x.grad.tolist() == [[3, 4], [1, 2]]
+    assert reversed(Tensor(2.0)).item() == 2
+
+
+def test_what_a_single_element_becomes():
+    assert complex(Tensor(1.5)) == 1.5
+    assert (float(Tensor(3)), int(Tensor(-2.7)), bool(Tensor([[0.5]]))) == (3, -2, True)
+    assert round(float(Tensor(2.5)), 1) == 2.5
+    with pytest.raises(ValueError, match=r"item\(\) needs a tensor with one element, this one has shape \(0,\)"):
+        bool(mg.zeros(0))
+    for value in ("nan", "inf"):
+        with pytest.raises((ValueError, OverflowError), match=r"cannot convert float"):
+            int(Tensor(float(value)))
+
+
+def test_casts_give_the_tensor_itself_where_nothing_is_to_do():
+    x, ids = Tensor([1.5, -2.0]), Tensor([1, 2])
+    assert (x.float() is x, ids.long() is ids, x.contiguous() is x, x.type_as(x) is x) == (True,) * 4
+    assert (x.half().dtype, x.int().dtype, x.int().tolist()) == (np.float16, np.int32, [1, -2])
+    assert (x.type_as(ids).dtype, ids.type_as(x).dtype) == (np.int64, np.float32)
+    assert (x.is_floating_point(), x.half().is_floating_point(), ids.is_floating_point()) == (True, True, False)
+    rows = mg.eye(2, 3).T
+    assert rows.contiguous().data.flags.c_contiguous and not rows.data.flags.c_contiguous
+    assert rows.contiguous().tolist() == rows.tolist()
 
 
 # ---- 0-d tensors -----------------------------------------------------------------------------------------------------
@@ -238,15 +301,21 @@ LEFTS = [
         (lambda a, x: a * x, lambda a, x: a + 0 * x),
         (lambda a, x: a / x, lambda a, x: -a / x**2),
         (lambda a, x: a**x, lambda a, x: np.log(a) * a**x),
+        (lambda a, x: a % x, lambda a, x: -np.floor(a / x)),
+        (lambda a, x: a // x, None),
     ],
-    ids=["+", "-", "*", "/", "**"],
+    ids=["+", "-", "*", "/", "**", "%", "//"],
 )
 def test_numpy_on_the_left_leaves_the_operation_to_the_tensor(left, operate, slope):
     x = leaf([1.0, 2.0], np.float32)
     y = operate(left, x)
     assert type(y) is Tensor
     values = np.asarray(left, np.float64)
+    assert y.dtype == (np.float64 if np.ndim(left) and left.dtype == np.float64 else np.float32)
     assert_close(y, operate(values, x.data.astype(np.float64)), 1e-6)
+    if slope is None:
+        assert not y.requires_grad
+        return
     y.sum().backward()
     assert x.grad.dtype == np.float32
     assert_close(x.grad, slope(values, x.data.astype(np.float64)), 1e-6)
@@ -263,19 +332,43 @@ def test_comparisons_with_numpy_on_the_left(left):
         assert np.array_equal(y.numpy(), expected)
 
 
-def test_matmul_with_numpy_on_the_left():
-    x = leaf([1.0, 2.0])
-    y = np.array([[2.0, 3.0], [4.0, 5.0]]) @ x
-    assert type(y) is Tensor
+@pytest.mark.parametrize("left", [np.array([2.0, 3.0]), np.array([[2.0, 3.0], [4.0, 5.0]]), np.array([[2, 3]])])
+@pytest.mark.parametrize("right", [[1.0, 2.0], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]])
+def test_matmul_with_numpy_on_the_left(left, right):
+    x = leaf(right, np.float32)
+    y = left @ x
+    assert (type(y), y.dtype) == (Tensor, np.float64 if left.dtype == np.float64 else np.float32)
+    assert_close(y, left @ x.data, 1e-6)
     y.sum().backward()
-    assert x.grad.tolist() == [6, 8]
+    assert x.grad.dtype == np.float32
+    rows = np.atleast_2d(left).sum(axis=0)
+    assert_close(x.grad, rows if x.ndim == 1 else np.outer(rows, np.ones(3)), 1e-6)
 
 
-def test_logic_with_numpy_on_the_left():
-    x = Tensor([True, False])
-    for y in (np.array([True, True]) & x, np.array([False, False]) | x):
-        assert type(y) is Tensor
-        assert y.tolist() == [True, False]
+def test_numbers_on_the_left_are_no_matrices():
+    for number in (np.float64(2), np.array(2.0), 2.0):
+        with pytest.raises((TypeError, ValueError), match="matmul: "):
+            number @ leaf([1.0, 2.0])
+
+
+@pytest.mark.parametrize("operate", [operator.and_, operator.or_, operator.xor])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (np.array([True, True, False]), [True, False, False]),
+        (np.bool_(True), [True, False]),
+        (np.array(False), [True, False]),
+        (True, [True, False]),
+        (np.array([6, 5]), [3, 4]),
+        (np.int64(6), [3, 4]),
+        (6, [3, 4]),
+    ],
+)
+def test_logic_with_numpy_on_the_left(operate, left, right):
+    x = Tensor(right)
+    y = operate(left, x)
+    assert (type(y), y.dtype) == (Tensor, x.dtype)
+    assert y.tolist() == operate(left, np.array(right)).tolist() == operate(x, left).tolist()
 
 
 def test_numpy_functions_do_not_leave_the_graph_silently():
@@ -332,6 +425,58 @@ def test_a_result_of_a_long_chain_is_refused_without_recursion():
         y = y + 0.0
     with pytest.raises(RuntimeError, match="only leaves"):
         copy.deepcopy(y)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_has_a_gradient_of_its_own(duplicate):
+    x = leaf([1.0, 2.0])
+    (x * x).sum().backward(create_graph=True)  # the gradient has a graph
+    y = duplicate(x)
+    assert (y.grad.tolist(), y.grad.requires_grad) == ([2, 4], False)
+    y.grad.zero_()
+    (y * 3).sum().backward()
+    assert (x.grad.tolist(), y.grad.tolist()) == ([2, 4], [3, 3])
+
+
+class Tied(nn.Module):
+    """A parameter under two names, a frozen one, a buffer, and a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 2)
+        self.second = nn.Linear(2, 2, bias=False)
+        self.second.weight = self.first.weight
+        self.frozen = nn.Parameter(mg.ones(2), requires_grad=False)
+        self.register_buffer("scale", mg.full((2,), 2.0))
+        self.rows = [mg.ones(1)]
+
+    def forward(self, x):
+        return self.second(self.first(x)) * self.frozen * self.scale
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"]
+)
+def test_a_copied_module_is_independent_and_its_ties_stay(duplicate):
+    model, x = Tied().eval(), mg.randn(3, 2)
+    model(x).sum().backward()
+    other = duplicate(model)
+    assert other(x).tolist() == model(x).tolist()
+    assert other.second.weight is other.first.weight
+    assert [name for name, _ in other.named_parameters()] == [name for name, _ in model.named_parameters()]
+    assert {type(p) for p in other.parameters()} == {nn.Parameter}
+    assert (other.frozen.requires_grad, other.training, type(other.scale)) == (False, False, Tensor)
+    kept = duplicate is copy.deepcopy
+    assert (other.first.weight.grad is not None) == (other.first.bias.grad is not None) == kept
+    before = model(x).tolist()
+    with mg.no_grad():
+        for tensor in (*other.parameters(), *other.buffers(), *other.rows):
+            tensor.zero_()
+    assert model(x).tolist() == before
+    assert model.rows[0].tolist() == [1]
+    if kept:
+        other.first.weight.grad.zero_()
+        assert np.any(model.first.weight.grad.numpy() != 0)
 
 
 def test_one_tensor_in_two_places_stays_one():
@@ -403,7 +548,9 @@ def test_a_single_number_is_formatted_as_one():
 
 def test_a_write_that_does_not_fit_names_what_was_written():
     x = mg.Tensor([1, 2])
-    with pytest.raises(ValueError, match=r"copy_: .*shape \(3,\).* \(this tensor has shape \(2,\)\)"):
+    with pytest.raises(
+        ValueError, match=r"copy_: a value of shape \(3,\) does not broadcast to this tensor's shape \(2,\)"
+    ):
         x.copy_([1, 2, 3])
     with pytest.raises(IndexError, match=r"x\[i\] = v: index 7 is out of bounds"):
         x[7] = 0
