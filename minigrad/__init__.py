@@ -4,16 +4,36 @@ from numpy import bool_, float16, float32, float64, int32, int64
 
 from minigrad import ops  # first: with it come tensor and autograd, in the order in which they need one another
 from minigrad.autograd import grad
-from minigrad.backend import DeviceError, cuda_available, manual_seed
+from minigrad.backend import DeviceError, cuda_available
+from minigrad.checkpoint import checkpoint
+from minigrad.factories import (
+    arange,
+    eye,
+    from_dlpack,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randint_like,
+    randn,
+    randn_like,
+    randperm,
+    zeros,
+    zeros_like,
+)
 from minigrad.functions import (
     abs,
     all,
     amax,
     amin,
     any,
-    arange,
     argmax,
     argmin,
+    argsort,
     atan2,
     bmm,
     cat,
@@ -26,6 +46,7 @@ from minigrad.functions import (
     cumsum,
     diagonal,
     dot,
+    einsum,
     elu,
     erf,
     erfc,
@@ -35,7 +56,9 @@ from minigrad.functions import (
     flatten,
     flip,
     floor,
-    full,
+    gather,
+    index_select,
+    is_tensor,
     isfinite,
     isinf,
     isnan,
@@ -51,6 +74,7 @@ from minigrad.functions import (
     logical_xor,
     logsumexp,
     masked_fill,
+    masked_select,
     matmul,
     max,
     maximum,
@@ -61,20 +85,20 @@ from minigrad.functions import (
     nan_to_num,
     narrow,
     norm,
-    ones,
-    ones_like,
+    one_hot,
     outer,
     pad,
     permute,
     pow,
     prod,
-    randn,
     reciprocal,
     relu,
     reshape,
     roll,
     round,
     rsqrt,
+    scatter,
+    scatter_add,
     sigmoid,
     sign,
     silu,
@@ -82,6 +106,7 @@ from minigrad.functions import (
     sinh,
     softmax,
     softplus,
+    sort,
     split,
     sqrt,
     square,
@@ -89,7 +114,9 @@ from minigrad.functions import (
     stack,
     std,
     sum,
+    take_along_dim,
     tanh,
+    topk,
     trace,
     transpose,
     tril,
@@ -99,10 +126,15 @@ from minigrad.functions import (
     unsqueeze,
     var,
     where,
-    zeros,
-    zeros_like,
 )
+from minigrad.grad_mode import enable_grad, is_grad_enabled, no_grad
 from minigrad.gradcheck import gradcheck
-from minigrad.operation import enable_grad, is_grad_enabled, namespace, no_grad, op
+from minigrad.inspect.anomaly import AnomalyError, detect_anomaly
+from minigrad.inspect.recorded import graph
+from minigrad.inspect.trace import tracing
+from minigrad.operation import namespace, op
+from minigrad.promotion import get_default_dtype, set_default_dtype
+from minigrad.random import Generator, manual_seed
 from minigrad.tensor import Tensor
 from minigrad.tensor import Tensor as tensor
+from minigrad.transforms import hessian, hvp, jacobian, jvp, vhp, vjp

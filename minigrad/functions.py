@@ -1,63 +1,20 @@
-"""The functions that PyTorch has beside its methods: making tensors, joining and choosing. Exported by `minigrad`."""
+"""The functions that PyTorch has beside its methods: joining, choosing, padding. Exported by `minigrad`.
+
+Those that make tensors are in `minigrad.factories`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from minigrad import backend, ops
-from minigrad.backend import DEFAULT_DTYPE
-from minigrad.methods import sizes_of
+from minigrad import ops
 from minigrad.tensor import Tensor
 
 
-def _made(array: np.ndarray, device: str, requires_grad: bool) -> Tensor:
-    tensor = Tensor._of(backend.to_device(array, device))
-    return tensor.requires_grad_(requires_grad)
-
-
-def zeros(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_grad: bool = False) -> Tensor:
-    """A tensor of zeros: `zeros(2, 3)` or `zeros((2, 3))`."""
-    return full(sizes_of(shape), 0, dtype=dtype, device=device, requires_grad=requires_grad)
-
-
-def ones(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_grad: bool = False) -> Tensor:
-    """A tensor of ones: `ones(2, 3)` or `ones((2, 3))`."""
-    return full(sizes_of(shape), 1, dtype=dtype, device=device, requires_grad=requires_grad)
-
-
-def full(
-    shape: Sequence[int], fill_value: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False
-) -> Tensor:
-    """A tensor with one value everywhere: of a float in float32, of an int in int64, unless a dtype is given."""
-    fill_value = fill_value.item() if isinstance(fill_value, np.generic) else fill_value
-    dtype = Tensor(fill_value).dtype if dtype is None else dtype
-    return _made(np.full(shape, fill_value, dtype), device, requires_grad)
-
-
-def arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None, device: str = "cpu") -> Tensor:
-    """start, start + step ... below `end`; from 0 if one number is given. int64 for integers, else float32."""
-    start, end = (0, start) if end is None else (start, end)
-    array = np.arange(start, end, step)
-    return _made(array.astype(dtype or (np.int64 if array.dtype.kind == "i" else DEFAULT_DTYPE)), device, False)
-
-
-def randn(*shape: Any, dtype: Any = DEFAULT_DTYPE, device: str = "cpu", requires_grad: bool = False) -> Tensor:
-    """Standard normal numbers from this thread's stream (see `manual_seed`); the same on every device."""
-    array = backend.next_generator().standard_normal(sizes_of(shape), np.float64).astype(dtype)
-    return _made(array, device, requires_grad)
-
-
-def zeros_like(x: Tensor) -> Tensor:
-    """Zeros of x's shape, dtype and device."""
-    return zeros(x.shape, dtype=x.dtype, device=x.device)
-
-
-def ones_like(x: Tensor) -> Tensor:
-    """Ones of x's shape, dtype and device."""
-    return ones(x.shape, dtype=x.dtype, device=x.device)
+def is_tensor(obj: Any) -> bool:
+    """Whether it is a Tensor, and not an array or a number."""
+    return isinstance(obj, Tensor)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -73,6 +30,12 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 def where(condition: Any, input: Any, other: Any) -> Tensor:
     """`input` where `condition` holds, else `other`; all three broadcast."""
     return ops.where(condition if isinstance(condition, Tensor) else Tensor(condition), input, other)
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """Σ of products by the letters of axes: `einsum("bnd,bmd->bnm", q, k)`. See `minigrad.ops.einsum`."""
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    return ops.einsum(equation, *given)
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
@@ -181,3 +144,13 @@ unflatten = Tensor.unflatten
 narrow = Tensor.narrow
 chunk = Tensor.chunk
 unbind = Tensor.unbind
+sort = Tensor.sort
+argsort = Tensor.argsort
+topk = Tensor.topk
+gather = Tensor.gather
+scatter = Tensor.scatter
+scatter_add = Tensor.scatter_add
+index_select = Tensor.index_select
+take_along_dim = Tensor.take_along_dim
+masked_select = Tensor.masked_select
+one_hot = ops.one_hot

@@ -1,6 +1,6 @@
 """The operations of a Tensor as methods: PyTorch's names (`dim`, `keepdim`), handed on to `minigrad.ops` in NumPy's.
 
-What a Tensor is, its operators and its indexing are in `minigrad.tensor`.
+Operators and indexing are in `minigrad.operators`, what a Tensor is in `minigrad.tensor`.
 """
 
 from __future__ import annotations
@@ -135,9 +135,13 @@ class Methods:
         """⌈x⌉."""
         return ops.ceil(self)
 
-    def round(self) -> Tensor:
-        """The nearest integer, of two equally near the even one."""
-        return ops.rint(self)
+    def round(self, *, decimals: int = 0) -> Tensor:
+        """The nearest number of so many decimals, of two equally near the even one; -3: the nearest thousand."""
+        if decimals == 0:
+            return ops.rint(self)
+        scale = 10.0 ** abs(decimals)
+        up, down = (ops.multiply, ops.divide) if decimals > 0 else (ops.divide, ops.multiply)
+        return down(ops.rint(up(self, scale)), scale)
 
     def clamp(self, min: Any = None, max: Any = None) -> Tensor:
         """min(max(self, min), max); None for no bound. ValueError without any."""
@@ -199,67 +203,85 @@ class Methods:
         """`value` where the boolean `mask` holds, self elsewhere."""
         return ops.masked_fill(self, mask, value)
 
-    def softmax(self, dim: int) -> Tensor:
-        """e^x / Σ e^x along `dim`."""
-        return ops.softmax(self, axis=dim)
+    def softmax(self, dim: int, dtype: Any = None) -> Tensor:
+        """e^x / Σ e^x along `dim`; of self in `dtype`, if one is given."""
+        return ops.softmax(_cast(self, dtype), axis=dim)
 
-    def log_softmax(self, dim: int) -> Tensor:
-        """x - log Σ e^x along `dim`."""
-        return ops.log_softmax(self, axis=dim)
+    def log_softmax(self, dim: int, dtype: Any = None) -> Tensor:
+        """x - log Σ e^x along `dim`; of self in `dtype`, if one is given."""
+        return ops.log_softmax(_cast(self, dtype), axis=dim)
 
     # ---- reductions --------------------------------------------------------------------------------------------------
 
-    def sum(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        """The sum along `dim`, or of all elements."""
-        return ops.sum(self, axis=_axes(dim), keepdims=keepdim)
+    def sum(self, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+        """The sum along `dim`, or of all elements; of self in `dtype`, if one is given."""
+        return _cast(ops.sum(_cast(self, dtype), axis=_axes(self, dim), keepdims=keepdim), dtype)
 
-    def mean(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        """The mean along `dim`, or of all elements."""
-        return ops.mean(self, axis=_axes(dim), keepdims=keepdim)
+    def mean(self, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+        """The mean along `dim`, or of all elements; of self in `dtype`, if one is given."""
+        return ops.mean(_cast(self, dtype), axis=_axes(self, dim), keepdims=keepdim)
 
-    def var(self, dim: Dim = None, correction: int = 1, keepdim: bool = False) -> Tensor:
-        """The variance; unbiased by default (divided by n - correction)."""
-        return ops.var(self, axis=_axes(dim), correction=correction, keepdims=keepdim)
+    def var(
+        self, dim: Dim = None, correction: Any = 1, keepdim: bool = False, *, unbiased: bool | None = None
+    ) -> Tensor:
+        """The variance: Σ (x - mean)² / (n - correction). `unbiased` says the same: True is 1, False is 0."""
+        dim, correction = _spread(dim, correction, unbiased)
+        return ops.var(self, axis=_axes(self, dim), correction=correction, keepdims=keepdim)
 
-    def std(self, dim: Dim = None, correction: int = 1, keepdim: bool = False) -> Tensor:
-        """The standard deviation, √var; of equal values its gradient is 0."""
-        return ops.std(self, axis=_axes(dim), correction=correction, keepdims=keepdim)
+    def std(
+        self, dim: Dim = None, correction: Any = 1, keepdim: bool = False, *, unbiased: bool | None = None
+    ) -> Tensor:
+        """The standard deviation, √var, which takes the same options; of equal values its gradient is 0."""
+        dim, correction = _spread(dim, correction, unbiased)
+        return ops.std(self, axis=_axes(self, dim), correction=correction, keepdims=keepdim)
 
-    def prod(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        """The product along `dim`, or of all elements; its gradient is exact where elements are 0."""
-        return ops.prod(self, axis=_axes(dim), keepdims=keepdim)
+    def prod(self, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+        """The product along `dim`, or of all elements, exact at 0; of self in `dtype`, if one is given."""
+        return _cast(ops.prod(_cast(self, dtype), axis=_axes(self, dim), keepdims=keepdim), dtype)
 
     def norm(self, p: Any = 2, dim: Dim = None, keepdim: bool = False) -> Tensor:
-        """√(Σ x²) for p = 2, Σ |x| for 1, max |x| for inf, along `dim` or of all elements; at 0 its gradient is 0."""
-        return ops.vector_norm(self, ord=p, axis=_axes(dim), keepdims=keepdim)
+        """(Σ |x|^p)^(1/p) along `dim`, or of all elements: see `minigrad.ops.vector_norm`; p = "fro" is 2."""
+        if isinstance(p, str) and p != "fro":
+            raise ValueError(f"norm: p is a number or 'fro', got {p!r}")
+        return ops.vector_norm(self, ord=2 if p == "fro" else p, axis=_axes(self, dim), keepdims=keepdim)
 
     def logsumexp(self, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:
         """log Σ e^x along `dim`."""
-        return ops.logsumexp(self, axis=_axes(dim), keepdims=keepdim)
+        return ops.logsumexp(self, axis=_axes(self, dim), keepdims=keepdim)
 
-    def cumsum(self, dim: int) -> Tensor:
-        """The sum of the elements up to each along `dim`."""
-        return ops.cumsum(self, axis=dim)
+    def cumsum(self, dim: int, *, dtype: Any = None) -> Tensor:
+        """The sum of the elements up to each along `dim`; of self in `dtype`, if one is given."""
+        return _cast(ops.cumsum(_cast(self, dtype), axis=dim), dtype)
 
-    def cumprod(self, dim: int) -> Tensor:
-        """The product of the elements up to each along `dim`."""
-        return ops.cumprod(self, axis=dim)
+    def cumprod(self, dim: int, *, dtype: Any = None) -> Tensor:
+        """The product of the elements up to each along `dim`; of self in `dtype`, if one is given."""
+        return _cast(ops.cumprod(_cast(self, dtype), axis=dim), dtype)
 
     def amax(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
         """The maximum; tied elements share its gradient equally."""
-        return ops.max(self, axis=_axes(dim), keepdims=keepdim)
+        return ops.max(self, axis=_axes(self, dim), keepdims=keepdim)
 
     def amin(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
         """The minimum; tied elements share its gradient equally."""
-        return ops.min(self, axis=_axes(dim), keepdims=keepdim)
+        return ops.min(self, axis=_axes(self, dim), keepdims=keepdim)
 
-    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """The maximum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
-        return self.amax() if dim is None else Extremes(*ops.pick(self, ops.argmax(self, axis=dim), dim, keepdim))
+    def max(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """The maximum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient.
 
-    def min(self, dim: int | None = None, keepdim: bool = False) -> Any:
-        """The minimum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient."""
-        return self.amin() if dim is None else Extremes(*ops.pick(self, ops.argmin(self, axis=dim), dim, keepdim))
+        With a tensor in place of `dim` it is `maximum`.
+        """
+        if hasattr(dim, "dtype") and hasattr(dim, "shape"):
+            return ops.maximum(self, dim)
+        return self.amax() if dim is None else Ranked(*ops.pick(self, ops.argmax(self, axis=dim), dim, keepdim))
+
+    def min(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """The minimum of all elements; with `dim`, (values, indices) along it, where one winner gets the gradient.
+
+        With a tensor in place of `dim` it is `minimum`.
+        """
+        if hasattr(dim, "dtype") and hasattr(dim, "shape"):
+            return ops.minimum(self, dim)
+        return self.amin() if dim is None else Ranked(*ops.pick(self, ops.argmin(self, axis=dim), dim, keepdim))
 
     def argmax(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
         """The place of the first largest along `dim`, or in the flattened tensor; int64."""
@@ -271,11 +293,49 @@ class Methods:
 
     def any(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
         """Whether an element along `dim`, or any at all, is not zero."""
-        return ops.any(self, axis=_axes(dim), keepdims=keepdim)
+        return ops.any(self, axis=_axes(self, dim), keepdims=keepdim)
 
     def all(self, dim: Dim = None, keepdim: bool = False) -> Tensor:
         """Whether no element along `dim`, or none at all, is zero."""
-        return ops.all(self, axis=_axes(dim), keepdims=keepdim)
+        return ops.all(self, axis=_axes(self, dim), keepdims=keepdim)
+
+    # ---- order and places --------------------------------------------------------------------------------------------
+
+    def sort(self, dim: int = -1, descending: bool = False, stable: bool = False) -> Ranked:
+        """(values, indices): the elements along `dim` in order, NaN as the greatest. Always stable."""
+        return Ranked(*ops.sort(self, axis=dim, descending=descending))
+
+    def argsort(self, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+        """The places of the elements along `dim` in the order of their size; int64. Always stable."""
+        return ops.argsort(self, axis=dim, descending=descending)
+
+    def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
+        """(values, indices): the k largest or smallest along `dim`, always sorted. ValueError for a k beyond it."""
+        return Ranked(*ops.topk(self, k, axis=dim, largest=largest))
+
+    def gather(self, dim: int, index: Any) -> Tensor:
+        """Along `dim` the elements that `index` names: y[i, j] = x[index[i, j], j] for dim 0. See `ops.gather`."""
+        return ops.gather(self, index, axis=dim)
+
+    def scatter(self, dim: int, index: Any, src: Any = None, *, value: Any = None) -> Tensor:
+        """A copy with src, a tensor, or value, a number, at y[index[i, j], j] for dim 0. See `ops.scatter`."""
+        return ops.scatter(self, index, value if src is None else src, axis=dim)
+
+    def scatter_add(self, dim: int, index: Any, src: Any) -> Tensor:
+        """A copy with src added at y[index[i, j], j] for dim 0, as often as it is named. See `ops.scatter_add`."""
+        return ops.scatter_add(self, index, src, axis=dim)
+
+    def index_select(self, dim: int, index: Any) -> Tensor:
+        """The slices along `dim` that a vector of indices names."""
+        return ops.index_select(self, index, axis=dim)
+
+    def take_along_dim(self, indices: Any, dim: int | None = None) -> Tensor:
+        """Along `dim` the elements that `indices` name, the other dimensions broadcast; None: of the flattened."""
+        return ops.take_along_axis(self, indices, axis=dim)
+
+    def masked_select(self, mask: Any) -> Tensor:
+        """The elements where the boolean `mask` holds, as a vector; both broadcast."""
+        return ops.masked_select(self, mask)
 
     # ---- shape -------------------------------------------------------------------------------------------------------
 
@@ -305,6 +365,8 @@ class Methods:
 
     def outer(self, other: Any) -> Tensor:
         """The matrix x_i y_j of two vectors."""
+        if not hasattr(other, "shape"):
+            raise TypeError(f"outer: takes two vectors, got a {type(other).__name__}")
         if self.ndim != 1 or getattr(other, "ndim", 0) != 1:
             raise ValueError(f"outer: takes two vectors, got shapes {self.shape} and {getattr(other, 'shape', ())}")
         return ops.outer(self, other)
@@ -335,23 +397,25 @@ class Methods:
 
     def transpose(self, dim0: int, dim1: int) -> Tensor:
         """Two dimensions exchanged."""
+        if self.ndim == 0:
+            return ops.moveaxis(self, _axes(self, dim0), _axes(self, dim1))
         return ops.swapaxes(self, dim0, dim1)
 
-    def permute(self, *dims: Any) -> Tensor:
-        """The dimensions in another order."""
-        return ops.transpose(self, sizes_of(dims))
+    def permute(self, *order: Any, dims: Sequence[int] | None = None) -> Tensor:
+        """The dimensions in another order: `permute(1, 0)`, `permute((1, 0))` or `permute(dims=(1, 0))`."""
+        return ops.transpose(self, sizes_of(order if dims is None else (dims,)))
 
     def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
         """The dimensions `source` at the places `destination`, the others in their order."""
-        return ops.moveaxis(self, _axes(source), _axes(destination))
+        return ops.moveaxis(self, _axes(self, source), _axes(self, destination))
 
-    def flip(self, *dims: Any) -> Tensor:
-        """The elements in reverse order along each of `dims`."""
-        return ops.flip(self, tuple(sizes_of(dims)))
+    def flip(self, *axes: Any, dims: Sequence[int] | None = None) -> Tensor:
+        """The elements in reverse order along each dimension of `flip(0, 1)`, `flip((0, 1))` or `flip(dims=(0, 1))`."""
+        return ops.flip(self, _axes(self, sizes_of(axes if dims is None else (dims,))))
 
     def roll(self, shifts: int | Sequence[int], dims: Dim = None) -> Tensor:
         """The elements moved on by `shifts` along `dims`, or as one row; the last come round to the front."""
-        steps, axes = _axes(shifts), _axes(dims)
+        steps, axes = _integers(shifts), _integers(dims)
         many = [len(n) if isinstance(n, tuple) else 1 for n in (steps, axes)]
         if many[0] != many[1]:
             raise ValueError(f"roll: {many[0]} shifts {shifts} for {many[1]} dimensions {dims}; give one for each")
@@ -376,11 +440,21 @@ class Methods:
         own = (1,) * (len(shape) - self.ndim) + self.shape
         return ops.broadcast_to(self, tuple(n if wish == -1 else wish for n, wish in zip(own, shape, strict=True)))
 
+    def view_as(self, other: Tensor) -> Tensor:
+        """The elements in the shape of `other`."""
+        return self.reshape(other.shape)
+
+    def expand_as(self, other: Tensor) -> Tensor:
+        """Broadcast to the shape of `other`."""
+        return self.expand(other.shape)
+
     def squeeze(self, dim: Dim = None) -> Tensor:
         """Without axes of length 1: all of them, or those of `dim` that have length 1."""
-        chosen = _axes(dim)
+        chosen = _axes(self, dim)
         dims = range(self.ndim) if chosen is None else chosen if isinstance(chosen, tuple) else (chosen,)
-        axes = tuple(d for d in dims if self.size(d) == 1) if self.ndim else ()
+        axes = tuple(d for d in dims if self.size(d) == 1)
+        if len({d % self.ndim for d in dims}) < len(dims):
+            raise ValueError(f"squeeze: a dimension stands twice in {dim}, shape {self.shape}")
         return ops.squeeze(self, axis=axes)
 
     def unsqueeze(self, dim: int) -> Tensor:
@@ -390,6 +464,7 @@ class Methods:
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         """The axes from start_dim to end_dim, both included, as one."""
         if self.ndim == 0:
+            _axes(self, start_dim), _axes(self, end_dim)  # raise for a dimension that is not there
             return self.reshape(1)
         self.size(start_dim), self.size(end_dim)  # raise for a dimension that is not there
         start, end = start_dim % self.ndim, end_dim % self.ndim
@@ -419,6 +494,7 @@ class Methods:
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
         """At most `chunks` pieces of one length along `dim`; the last may be shorter."""
+        chunks = operator.index(chunks)
         if chunks < 1:
             raise ValueError(f"chunk: at least one piece must be asked for, not {chunks}")
         length = self.size(dim)
@@ -433,6 +509,7 @@ class Methods:
         """Pieces of `split_size` along `dim` (the last may be shorter), or of the given sizes."""
         length = self.size(dim)
         if not isinstance(split_size, Sequence):
+            split_size = operator.index(split_size)
             if split_size < 1:
                 raise ValueError(f"split: pieces must have a length of 1 or more, not {split_size}")
             cuts = tuple(range(split_size, length, split_size))
@@ -445,8 +522,8 @@ class Methods:
         return ops.split(self, cuts, dim)
 
 
-class Extremes(NamedTuple):
-    """What `max` and `min` along a dimension give."""
+class Ranked(NamedTuple):
+    """What `max`, `min`, `sort` and `topk` along a dimension give."""
 
     values: Tensor
     indices: Tensor
@@ -459,16 +536,44 @@ def sizes_of(arguments: tuple[Any, ...]) -> tuple[int, ...]:
 
 def _check_product(name: str, x: Any, y: Any, ndim: int, wanted: str) -> None:
     """ValueError unless both have so many dimensions, of which matmul broadcasts none."""
-    shape = getattr(y, "shape", ())
+    if not hasattr(y, "shape"):
+        raise TypeError(f"{name}: takes {wanted}, got a {type(y).__name__}")
+    shape = y.shape
     fit = x.ndim == len(shape) == ndim and x.shape[-1] == shape[-min(2, ndim)] and x.shape[:-2] == shape[:-2]
     if not fit:
         raise ValueError(f"{name}: takes {wanted}, got shapes {x.shape} and {shape}")
 
 
-def _axes(dim: Dim) -> int | tuple[int, ...] | None:
+def _axes(x: Methods, dim: Dim) -> int | tuple[int, ...] | None:
+    """The dimensions as NumPy takes them; of a 0-d tensor PyTorch knows dimension 0 or -1, which is none to NumPy."""
+    axes = _integers(dim)
+    if x.ndim or axes is None:
+        return axes
+    for axis in axes if isinstance(axes, tuple) else (axes,):
+        if axis not in (0, -1):
+            raise IndexError(f"dimension {axis} of a tensor with 0 dimensions")
+    if isinstance(axes, tuple) and len(axes) > 1:
+        raise ValueError(f"dimensions {axes} are one and the same of a tensor with 0 dimensions")
+    return ()
+
+
+def _integers(numbers: Dim) -> int | tuple[int, ...] | None:
     """PyTorch takes a list of dimensions, NumPy a tuple; both take NumPy's integers."""
-    if dim is None:
+    if numbers is None:
         return None
-    if isinstance(dim, Sequence):
-        return tuple([operator.index(d) for d in dim])
-    return operator.index(dim)
+    if isinstance(numbers, Sequence):
+        return tuple([operator.index(n) for n in numbers])
+    return operator.index(numbers)
+
+
+def _spread(dim: Any, correction: Any, unbiased: bool | None) -> tuple[Any, Any]:
+    """(dim, correction) of PyTorch's ways to call `var`: `var(True)` and `var(unbiased=True)` correct by 1."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    correction = correction if unbiased is None else int(unbiased)
+    return dim, 1 if correction is None else correction
+
+
+def _cast(x: Any, dtype: Any) -> Tensor:
+    """x in the dtype in which an operation is asked for, if any."""
+    return x if dtype is None else x.to(dtype)

@@ -6,6 +6,7 @@ Tensors as it does on arrays. PyTorch's names are the methods of Tensor.
 
 from minigrad.ops.activations import elu, gelu, leaky_relu, relu, sigmoid, silu, softplus
 from minigrad.ops.cumulative import cumprod, cumsum
+from minigrad.ops.einsum import einsum
 from minigrad.ops.elementwise import (
     abs,
     add,
@@ -14,6 +15,7 @@ from minigrad.ops.elementwise import (
     astype,
     bitwise_and,
     bitwise_or,
+    bitwise_xor,
     constant,
     copy,
     cos,
@@ -61,7 +63,17 @@ from minigrad.ops.elementwise import (
     to_device,
     where,
 )
-from minigrad.ops.index import add_along_axis, getitem, pick, plain_key, scatter_add, take_along_axis
+from minigrad.ops.gather import (
+    gather,
+    index_select,
+    masked_select,
+    one_hot,
+    pick,
+    scatter,
+    scatter_add,
+    take_along_axis,
+)
+from minigrad.ops.index import add_at, getitem, plain_key, put_at
 from minigrad.ops.linalg import diagonal, linear, matmul, outer, trace
 from minigrad.ops.reduce import all, any, argmax, argmin, max, mean, min, prod, std, sum, var, vector_norm
 from minigrad.ops.rounding import ceil, clip, floor, nan_to_num, rint, sign
@@ -84,3 +96,4 @@ from minigrad.ops.shape import (
     triu,
 )
 from minigrad.ops.softmax import log_softmax, logsumexp, softmax
+from minigrad.ops.sorting import argsort, sort, topk

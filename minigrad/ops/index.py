@@ -1,30 +1,45 @@
-"""Operations that take elements by place, and their opposites, which put or add them there."""
+"""x[key] by NumPy's rules, and its opposites, which add or put values at a key. All else that takes by place is in
+`minigrad.ops.gather`."""
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 import numpy as np
 
-from minigrad.backend import Array, array_module, is_array
-from minigrad.operation import namespace, op
-from minigrad.ops.shape import reshape
+from minigrad.backend import array_module, is_array
+from minigrad.operation import op
+from minigrad.ops.elementwise import where
 from minigrad.tensor import Tensor
 
 
 def plain_key(key: Any) -> Any:
-    """An index as arrays take it: Tensors within it as arrays; arrays are copied, so that they stay as they were."""
-    return tuple(_plain_part(part) for part in key) if isinstance(key, tuple) else _plain_part(key)
+    """A key as arrays take it, without Tensors; arrays in it are copied, so that they stay as they were."""
+    return tuple([_plain_part(part) for part in key]) if isinstance(key, tuple) else _plain_part(key)
 
 
 def _plain_part(part: Any) -> Any:
+    if part is None or part is Ellipsis or type(part) is int:
+        return part
+    if isinstance(part, slice):
+        return slice(*[None if end is None else operator.index(end) for end in (part.start, part.stop, part.step)])
     if isinstance(part, Tensor):
         return part.data.copy()
     if is_array(part):
         return part.copy()
     if isinstance(part, (list, tuple)):
-        return np.array(part, dtype=None if part else np.int64)  # NumPy takes an empty list for floats
+        return _array_of(part)
     return part
+
+
+def _array_of(part: Any) -> np.ndarray:
+    """The array that a list within a key stands for. IndexError if it is none."""
+    try:
+        return np.array(part, dtype=None if len(part) else np.int64)  # NumPy takes an empty list for floats
+    except (TypeError, ValueError) as error:
+        raise IndexError(f"{part} in an index is no array of integers or of booleans: {error}") from error
 
 
 @op(linear=True)
@@ -34,16 +49,12 @@ def getitem(x: Any, *, key: Any) -> Any:
     value = x[key]
     if isinstance(value, np.generic):  # NumPy copies a single element out; with an ellipsis it is a view like any other
         value = x[(*key, ...) if isinstance(key, tuple) else (key, ...)]
-    return value, lambda g: scatter_add(g, key=key, shape=shape)
+    return value, lambda g: add_at(g, key=key, shape=shape)
 
 
 @op(linear=True)
-def scatter_add(x: Any, *, key: Any, shape: tuple[int, ...]) -> Any:
-    """Zeros of `shape` with x added at `key`: the opposite of getitem."""
-    return _scattered(x, key, shape), lambda g: g[key]
-
-
-def _scattered(x: Array, key: Any, shape: tuple[int, ...]) -> Array:
+def add_at(x: Any, *, key: Any, shape: tuple[int, ...]) -> Any:
+    """Zeros of `shape` with x added at `key`, as by `np.add.at`: the opposite of getitem."""
     library = array_module(x)
     value = library.zeros(shape, x.dtype)
     parts = key if isinstance(key, tuple) else (key,)
@@ -51,30 +62,26 @@ def _scattered(x: Array, key: Any, shape: tuple[int, ...]) -> Array:
         library.add.at(value, key, x)
     else:  # slices, integers and masks name each element once
         value[key] = x
-    return value
+    return value, lambda g: getitem(g, key=key)
 
 
-@op(linear=True, exempt=["indices"])
-def take_along_axis(x: Any, indices: Any, *, axis: int) -> Any:
-    """Along `axis` the elements that `indices` (integers, of x's shape but for that axis) name."""
-    shape = x.shape
-    value = namespace(x).take_along_axis(x, indices, axis)
-    return value, (lambda g: add_along_axis(g, indices, axis=axis, shape=shape), None)
+@op(linear=True, exempt=["values"])
+def put_at(x: Any, values: Any, *, key: Any) -> Any:
+    """x with `values`, broadcast and cast to its dtype, at `key`; each element's gradient goes to what stands there.
 
-
-@op(linear=True, exempt=["indices"])
-def add_along_axis(x: Any, indices: Any, *, axis: int, shape: tuple[int, ...]) -> Any:
-    """Zeros of `shape` with x added at `indices` along `axis`: the opposite of take_along_axis."""
+    Where the key names an element twice, the last value stays.
+    """
+    if values is None:
+        raise TypeError("put_at: takes values or a number, got None")
     library = array_module(x)
-    places = list(library.ix_(*[library.arange(n) for n in indices.shape]))
-    places[axis] = indices
-    return _scattered(x, tuple(places), shape), (lambda g: take_along_axis(g, indices, axis=axis), None)
-
-
-def pick(x: Any, indices: Any, axis: int, keepdims: bool) -> tuple[Any, Any]:
-    """(values, indices): the one element along `axis` that each of `indices` names, and the indices themselves."""
-    if x.ndim == 0:  # its only element, whichever axis is asked for
-        return reshape(x, ()), indices
-    places = namespace(indices).expand_dims(indices, axis)
-    values = take_along_axis(x, places, axis=axis)
-    return (values, places) if keepdims else (namespace(values).squeeze(values, axis), indices)
+    last = library.full(x.shape, -1)  # which value stands where
+    shape = last[key].shape
+    numbers = library.arange(math.prod(shape)).reshape(shape)
+    library.maximum.at(last, key, numbers)
+    put = last >= 0
+    value = x.copy()
+    value[put] = library.broadcast_to(library.asarray(values), shape).reshape(-1)[last[put]]
+    return value, (
+        lambda g: where(put, 0.0, g),
+        lambda g: where(last[key] == numbers, getitem(g, key=key), 0.0),
+    )

@@ -1,4 +1,4 @@
-"""The functions beside Tensor's methods: making, joining and choosing; the public names."""
+"""The functions beside Tensor's methods: joining, choosing, padding; the public names."""
 
 import inspect
 
@@ -6,52 +6,8 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-from minigrad import Tensor, functions
+from minigrad import Tensor, factories, functions
 from tests.support import assert_close, leaf, torch_or_skip
-
-
-@pytest.mark.parametrize("shape", [(2, 3), (), (0,), (2, 0, 3)])
-def test_tensors_of_one_value(shape):
-    for make, value in ((mg.zeros, 0), (mg.ones, 1)):
-        for x in (make(*shape), make(shape), make(list(shape))):
-            assert (x.shape, x.dtype, x.requires_grad) == (shape, np.float32, False)
-            assert np.array_equal(x.numpy(), np.full(shape, value))
-    assert mg.full(shape, 2.5).dtype == np.float32
-    assert mg.full(shape, 2).dtype == np.int64
-    assert mg.full(shape, 2, dtype=np.float64).dtype == np.float64
-    assert np.array_equal(mg.full(shape, 2.5).numpy(), np.full(shape, 2.5))
-    assert mg.randn(*shape).shape == shape
-
-
-def test_options_of_making():
-    x = mg.zeros(2, dtype="float64", requires_grad=True)
-    assert (x.dtype, x.requires_grad, x.is_leaf) == (np.float64, True, True)
-    assert mg.randn(2, requires_grad=True).requires_grad
-    assert mg.randn(2, dtype=np.float64).dtype == np.float64
-    like = mg.ones_like(x)
-    assert (like.dtype, like.shape, like.requires_grad, like.tolist()) == (np.float64, (2,), False, [1, 1])
-    assert mg.zeros_like(Tensor([1, 2])).dtype == np.int64
-    with mg.no_grad():
-        x += 1  # a full tensor is no read-only view
-    assert x.tolist() == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected", "dtype"),
-    [
-        ((3,), [0, 1, 2], np.int64),
-        ((0,), [], np.int64),
-        ((1, 4), [1, 2, 3], np.int64),
-        ((1, 6, 2), [1, 3, 5], np.int64),
-        ((3, 0, -1), [3, 2, 1], np.int64),
-        ((0.0, 1.0, 0.5), [0, 0.5], np.float32),
-        ((2.0,), [0, 1], np.float32),
-    ],
-)
-def test_arange(arguments, expected, dtype):
-    x = mg.arange(*arguments)
-    assert (x.tolist(), x.dtype) == (expected, dtype)
-    assert mg.arange(3, dtype=np.float32).dtype == np.float32
 
 
 def test_cat_and_stack():
@@ -116,10 +72,14 @@ def test_the_functions_are_the_methods():
         assert getattr(mg, name) is getattr(functions, name), name
 
 
-def test_every_function_is_public():
-    made = [f for name, f in vars(functions).items() if inspect.isfunction(f) and not name.startswith("_")]
-    made_here = {f.__name__ for f in made if f.__module__ == functions.__name__}
+@pytest.mark.parametrize("module", [functions, factories])
+def test_every_function_is_public(module):
+    made = [f for name, f in vars(module).items() if inspect.isfunction(f) and not name.startswith("_")]
+    made_here = {f.__name__ for f in made if f.__module__ == module.__name__}
     assert made_here <= set(vars(mg))
+
+
+def test_public_names():
     assert mg.tensor is Tensor
     for name in (
         "no_grad",
@@ -133,3 +93,8 @@ def test_every_function_is_public():
         "DeviceError",
     ):
         assert hasattr(mg, name)
+
+
+def test_what_a_tensor_is():
+    assert mg.is_tensor(Tensor(1.0))
+    assert not any(mg.is_tensor(other) for other in (1.0, np.ones(2), [Tensor(1.0)], None))

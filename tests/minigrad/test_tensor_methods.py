@@ -1,5 +1,6 @@
 """Every operator and method of Tensor: one expression, run here and in PyTorch; and by finite differences."""
 
+import math
 import operator
 
 import numpy as np
@@ -7,7 +8,6 @@ import pytest
 from hypothesis import strategies as st
 
 from minigrad import Tensor
-from minigrad.methods import Methods
 from tests.minigrad.ops.factory import (
     ANY_ONE,
     ANY_TWO,
@@ -50,6 +50,11 @@ def by_operator(name):
     return lambda _, x, y: getattr(operator, name)(x, y)
 
 
+def shuffled(rng, shape):
+    """Numbers that are far enough from one another for finite differences to keep their order."""
+    return np.asarray(rng.permutation(math.prod(shape)).reshape(shape) * 0.5)
+
+
 NO_GRADIENT = {"differentiable": False}
 
 OPERATORS = [
@@ -66,8 +71,14 @@ OPERATORS = [
         "__rfloordiv__", lambda _, x: 2.5 // x, values=nonzero, torch=lambda t, x: (2.5 // x).detach(), **NO_GRADIENT
     ),
     two("__mod__", lambda _, x, y: x % y, values=(normal, nonzero)),
-    any_shape("__rmod__", lambda _, x: 2.5 % x, values=nonzero, torch=lambda t, x: t.full_like(x, 2.5) % x),
-    two("__pow__", lambda _, x, y: x**y, values=(positive, normal)),
+    any_shape(
+        "__rmod__",
+        lambda _, x: 2.5 % x,
+        values=nonzero,
+        torch=lambda t, x: t.full_like(x, 2.5) % x,
+        unlike=["integers"],
+    ),
+    two("__pow__", lambda _, x, y: x**y, values=(positive, normal), unlike=["integers"]),
     any_shape("__radd__", lambda _, x: 2 + x),
     any_shape("__rsub__", lambda _, x: 2.5 - x),
     any_shape("__rmul__", lambda _, x: True * x),
@@ -82,7 +93,10 @@ OPERATORS = [
     any_shape("__invert__", lambda _, x: ~x, values=integers, **NO_GRADIENT),
     two("__and__", lambda _, x, y: x & y, values=booleans, **NO_GRADIENT),
     two("__or__", lambda _, x, y: x | y, values=integers, **NO_GRADIENT),
+    two("__xor__", lambda _, x, y: x ^ y, values=booleans, **NO_GRADIENT),
+    two("__xor__", lambda _, x, y: x ^ y, values=integers, **NO_GRADIENT),
     any_shape("__rand__", lambda _, x: True & x, values=booleans, **NO_GRADIENT),
+    any_shape("__rxor__", lambda _, x: True ^ x, values=booleans, **NO_GRADIENT),
     any_shape("__ror__", lambda _, x: 2 | x, values=integers, **NO_GRADIENT),
     *[
         two(f"__{name}__", by_operator(name), values=integers, **NO_GRADIENT)
@@ -110,7 +124,7 @@ METHODS = [
     two("logical_and", lambda _, x, y: x.logical_and(y), values=integers, **NO_GRADIENT),
     two("logical_or", lambda _, x, y: x.logical_or(y), values=integers, **NO_GRADIENT),
     two("logical_xor", lambda _, x, y: x.logical_xor(y), values=integers, **NO_GRADIENT),
-    two("pow", lambda _, x, y: x.pow(y), values=(positive, normal)),
+    two("pow", lambda _, x, y: x.pow(y), values=(positive, normal), unlike=["integers"]),
     any_shape("pow", lambda _, x: x.pow(2)),
     two("maximum", lambda _, x, y: x.maximum(y)),
     two("minimum", lambda _, x, y: x.minimum(y)),
@@ -157,6 +171,23 @@ METHODS = [
     axes("any", lambda _, x: x.any(dim=1), values=booleans, **NO_GRADIENT),
     any_shape("all", values=booleans, **NO_GRADIENT),
     axes("all", lambda _, x: x.all(dim=0, keepdim=True), values=booleans, **NO_GRADIENT),
+    # order and places
+    axes("sort", lambda _, x: x.sort(), values=shuffled),
+    axes("sort", lambda _, x: x.sort(0, descending=True), values=shuffled, least=1, min_side=0),
+    axes("sort", lambda _, x: x.sort(dim=1, stable=True), values=integers, **NO_GRADIENT),
+    of((), "sort", lambda _, x: x.sort()),
+    axes("argsort", lambda _, x: x.argsort(), values=shuffled, **NO_GRADIENT),
+    axes("argsort", lambda _, x: x.argsort(0, True), values=shuffled, **NO_GRADIENT),
+    of((3, 4), "topk", lambda _, x: x.topk(2), values=shuffled),
+    of((3, 4), "topk", lambda _, x: x.topk(k=3, dim=0, largest=False), values=shuffled),
+    of((3, 4), "gather", lambda _, x: x.gather(1, x.argsort(1)[:2])),
+    of((3, 4), "scatter", lambda _, x: x.scatter(1, x.argsort(1)[:2], x[1:])),
+    of((3, 4), "scatter", lambda _, x: x.scatter(dim=0, index=x.argsort(0)[:, 1:], value=2.5)),
+    of((3, 4), "scatter_add", lambda _, x: x.scatter_add(0, x.argsort(0), x)),
+    of((3, 4), "index_select", lambda _, x: x.index_select(1, x[0].argsort()[:3])),
+    of((3, 4), "take_along_dim", lambda _, x: x.take_along_dim(x.argsort(0)[:, :1], 0)),
+    of((3, 4), "take_along_dim", lambda _, x: x.take_along_dim(x.argsort())),
+    axes("masked_select", lambda _, x: x.masked_select(x > 0), least=0),
     # shape
     axes("T", lambda _, x: x.T, most=2, min_side=0),
     axes("mT", lambda _, x: x.mT, min_side=0),
@@ -200,6 +231,8 @@ METHODS = [
     of((2, 1, 3), "expand", lambda _, x: x.expand(-1, 4, 3)),
     of((3,), "expand", lambda _, x: x.expand((2, 0, 3))),
     any_shape("expand", lambda _, x: x.expand(2, *x.shape)),
+    of((2, 6), "view_as", lambda _, x: x.view_as(x.transpose(0, 1))),
+    of((2, 1, 3), "expand_as", lambda _, x: x.expand_as(x + x.transpose(0, 1))),
     any_shape("squeeze"),
     of((1, 3, 1), "squeeze", lambda _, x: x.squeeze(0)),
     of((1, 3, 1), "squeeze", lambda _, x: x.squeeze(1)),
@@ -220,6 +253,10 @@ METHODS = [
     any_shape("long", values=positive, **NO_GRADIENT),
     any_shape("bool", values=integers, **NO_GRADIENT),
     any_shape("float", values=integers, **NO_GRADIENT),
+    any_shape("half", values=integers, **NO_GRADIENT),
+    any_shape("int", values=positive, **NO_GRADIENT),
+    any_shape("type_as", lambda _, x: x.type_as(x.double())),
+    axes("contiguous", lambda _, x: x.T.contiguous(), most=2, min_side=0),
     any_shape("to", lambda _, x: x.to("cpu")),
 ]
 
@@ -230,15 +267,17 @@ test_gradients, _, test_against_pytorch, _ = make_tests(CASES)
 # What is no operation: what a tensor is and says, what it becomes outside, gradients, writing. Tested in other files.
 OTHERS = {
     "data", "grad", "requires_grad", "requires_grad_", "is_leaf", "node", "shape", "ndim", "dtype", "device", "size",
-    "dim", "numel", "numpy", "item", "tolist", "backward", "copy_", "__init__", "__hash__", "__repr__", "__bool__",
+    "dim", "numel", "numpy", "item", "tolist", "backward", "__init__", "__hash__", "__repr__", "__bool__", "memory",
+    "hooks", "register_hook", "retain_grad",
     "__float__", "__int__", "__index__", "__len__", "__array__", "__copy__", "__deepcopy__", "__reduce__",
-    "__setitem__", "__format__", "__ipow__", "__ifloordiv__", "__imod__", "__imatmul__",
+    "__setitem__", "__format__", "__ipow__", "__ifloordiv__", "__imod__", "__imatmul__", "__contains__", "__dlpack__",
+    "__dlpack_device__", "__reversed__", "is_floating_point", "add_", "sub_", "mul_", "div_", "fill_", "zero_", "copy_",
 }  # fmt: skip
 
 
 def methods_of_tensor():
     """Its public attributes, and the special methods that it defines itself."""
-    own = {**vars(Methods), **vars(Tensor)}
+    own = {name: value for kind in Tensor.__mro__[:-1] for name, value in vars(kind).items()}
     special = {name for name, value in own.items() if name.startswith("__") and callable(value)}
     return sorted(special | {name for name in own if not name.startswith("_")})
 
