@@ -6,9 +6,10 @@ from nn.containers import ModuleList, Sequential
 from nn.dropout import Dropout
 from nn.embedding import Embedding, LearnedPositionalEncoding, PositionalEncoding
 from nn.feed_forward import FeedForward
+from nn.functional_call import functional_call
 from nn.linear import Linear
 from nn.module import Module, Parameter
-from nn.norm import LayerNorm
+from nn.norm import LayerNorm, RMSNorm
 
 __all__ = [
     "Dropout",
@@ -22,7 +23,9 @@ __all__ = [
     "MultiHeadAttention",
     "Parameter",
     "PositionalEncoding",
+    "RMSNorm",
     "Sequential",
     "functional",
+    "functional_call",
     "init",
 ]

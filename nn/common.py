@@ -1,4 +1,4 @@
-"""What several functions of nn share: the arrays of Tensors, dtypes, probabilities, and the masks of dropout."""
+"""What several functions of nn share: the arrays of Tensors, dtypes, their checks, and the masks of dropout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from minigrad import Tensor, ops
-from minigrad.backend import device_of, next_generator, to_device
+from minigrad.backend import device_of, is_floating, to_device
+from minigrad.promotion import result_type
+from minigrad.random import next_generator
 
 
 def array_of(x: Any) -> Any:
@@ -28,6 +30,34 @@ def widened(x: Any) -> Any:
 def narrowed(x: Any, dtype: np.dtype) -> Any:
     """What was computed from `widened` values, in float16 again if that is what they were."""
     return as_dtype(x, dtype) if dtype == np.float16 else x
+
+
+def floating_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
+    """Both in their common dtype, float32 for float16, and that dtype itself, which the result shall have.
+
+    Raises TypeError for what is no tensor, or if neither is floating.
+    """
+    for value in (x, y):
+        if not hasattr(value, "dtype"):
+            raise TypeError(f"{name} takes tensors, got {type(value).__name__}: make one of it with mg.Tensor(...)")
+    dtype = result_type([x, y])
+    check_floating(f"{name}: one of its tensors", dtype)
+    wide = np.dtype(np.float32) if dtype == np.float16 else dtype
+    return as_dtype(x, wide), as_dtype(y, wide), dtype
+
+
+def as_integers(name: str, values: Any) -> Any:
+    """The values, of which lists and numbers become arrays. Raises TypeError that names what is not of integers."""
+    values = values if hasattr(values, "dtype") else np.asarray(values)
+    if values.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {values.dtype}")
+    return values
+
+
+def check_floating(name: str, dtype: np.dtype) -> None:
+    """Raises TypeError that names what is not floating."""
+    if not is_floating(dtype):
+        raise TypeError(f"{name} must be floating, got {dtype}; write .float()")
 
 
 def check_probability(name: str, p: float) -> None:

@@ -1,7 +1,7 @@
 """The layers' mathematics as functions, under PyTorch's names: no parameters, no modes, nothing remembered.
 
-What is fused (works in place, in few passes) stands after the plain composition that it equals. Activations come from
-`minigrad.ops`, attention from `nn.scaled_dot_product`.
+What is fused (works in place, in few passes) stands after the plain composition that it equals. Losses are in
+`nn.losses`, attention is in `nn.scaled_dot_product`, activations come from `minigrad.ops`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,55 @@ from typing import Any
 import numpy as np
 
 from minigrad import op, ops
-from minigrad.backend import array_module, is_floating
-from minigrad.ops import elu, leaky_relu, relu, silu, softplus
-from nn.common import array_of, check_probability, dropout_mask, narrowed, widened
+from minigrad.backend import array_module
+from minigrad.ops import elu, leaky_relu, one_hot, relu, silu, softplus
+from nn.common import (
+    array_of,
+    as_dtype,
+    as_integers,
+    check_floating,
+    check_probability,
+    dropout_mask,
+    floating_pair,
+    narrowed,
+    widened,
+)
+from nn.losses import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
 from nn.rooms import attention_room
 from nn.scaled_dot_product import attention_with_weights, scaled_dot_product_attention
 
 __all__ = [
     "attention_room",
     "attention_with_weights",
+    "binary_cross_entropy_with_logits",
+    "cosine_similarity",
     "cross_entropy",
     "dropout",
     "elu",
     "embedding",
     "gelu",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
     "leaky_relu",
     "linear",
     "log_softmax",
+    "mse_loss",
+    "nll_loss",
+    "one_hot",
     "relu",
+    "rms_norm",
     "scaled_dot_product_attention",
     "silu",
+    "smooth_l1_loss",
     "softmax",
     "softplus",
 ]
@@ -42,14 +70,14 @@ __all__ = [
 # ---- activations -----------------------------------------------------------------------------------------------------
 
 
-def softmax(x: Any, dim: int) -> Any:
-    """e^x / Σ e^x along `dim`; no overflow for large x. A row of -inf alone is NaN, as in PyTorch."""
-    return ops.softmax(x, axis=dim)
+def softmax(x: Any, dim: int, *, dtype: Any = None) -> Any:
+    """e^x / Σ e^x along `dim`, of x in `dtype` if given; no overflow. A row of -inf alone is NaN, as in PyTorch."""
+    return ops.softmax(x if dtype is None else ops.astype(x, dtype=dtype), axis=dim)
 
 
-def log_softmax(x: Any, dim: int) -> Any:
-    """x - log Σ e^x along `dim`."""
-    return ops.log_softmax(x, axis=dim)
+def log_softmax(x: Any, dim: int, *, dtype: Any = None) -> Any:
+    """x - log Σ e^x along `dim`; of x in `dtype`, if one is given."""
+    return ops.log_softmax(x if dtype is None else ops.astype(x, dtype=dtype), axis=dim)
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
@@ -63,6 +91,36 @@ def gelu(x: Any, approximate: str = "none") -> Any:
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """x Wᵀ + b: x (..., in), weight (out, in) and bias (out,) or None, to (..., out). ValueError if they do not fit."""
     return ops.linear(x, weight, bias)
+
+
+# ---- similarity ------------------------------------------------------------------------------------------------------
+
+
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) along `dim`, the cosine of the angle; 0 for vectors of zeros.
+
+    Args:
+        x1, x2: of shapes that broadcast, one at least floating; float16 is computed in float32.
+        dim: of the shape that they broadcast to; it goes away.
+        eps: what a vector shorter than it is divided by.
+
+    Raises ValueError for shapes that do not broadcast, IndexError for a dim that is not there, TypeError if neither is
+    floating.
+    """
+    x1, x2, dtype = floating_pair("cosine_similarity", x1, x2)
+    try:
+        shape = np.broadcast_shapes(x1.shape, x2.shape)
+    except ValueError as error:
+        raise ValueError(f"cosine_similarity: shapes {x1.shape} and {x2.shape} do not broadcast") from error
+    if not -max(1, len(shape)) <= dim < max(1, len(shape)):
+        raise IndexError(f"cosine_similarity: dim {dim} of tensors that broadcast to the shape {shape}")
+
+    def directions(x: Any) -> Any:
+        """Dividing first keeps the product between -1 and 1, however long the vectors are."""
+        x = ops.broadcast_to(x, shape)
+        return x / ops.maximum(ops.vector_norm(x, axis=dim, keepdims=True), float(eps))
+
+    return narrowed(ops.sum(directions(x1) * directions(x2), axis=dim), dtype)
 
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
@@ -82,20 +140,28 @@ def layer_norm(
 
     Returns x's shape and dtype. Raises ValueError that names the shapes if they do not fit.
     """
-    shape = lengths(normalized_shape)
-    if not shape or x.shape[-len(shape) :] != shape:
-        raise ValueError(f"layer_norm: x of shape {x.shape} does not end in normalized_shape {shape}")
-    for name, affine in (("weight", weight), ("bias", bias)):
-        if affine is not None and affine.shape != shape:
-            raise ValueError(f"layer_norm: {name} has the shape {affine.shape}, it must have normalized_shape {shape}")
-    y = fused_layer_norm(widened(x), weight, bias, axes=len(shape), eps=float(eps))
-    return narrowed(y, x.dtype)
+    axes = _normalized_axes("layer_norm", x, normalized_shape, weight=weight, bias=bias)
+    wide = widened(x)
+    weight, bias = as_dtype(weight, wide.dtype), as_dtype(bias, wide.dtype)
+    return narrowed(fused_layer_norm(wide, weight, bias, axes=axes, eps=float(eps)), x.dtype)
 
 
 def lengths(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     """The lengths of the last axes; one integer is the length of the last one."""
     given = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
     return tuple(map(operator.index, given))
+
+
+def _normalized_axes(name: str, x: Any, normalized_shape: int | Sequence[int], **affine: Any) -> int:
+    """How many last axes are normalized. Raises TypeError if x is not floating, ValueError if the shapes do not fit."""
+    check_floating(f"{name}: x", x.dtype)
+    shape = lengths(normalized_shape)
+    if not shape or x.shape[-len(shape) :] != shape:
+        raise ValueError(f"{name}: x of shape {x.shape} does not end in normalized_shape {shape}")
+    for which, values in affine.items():
+        if values is not None and values.shape != shape:
+            raise ValueError(f"{name}: {which} has the shape {values.shape}, it must have normalized_shape {shape}")
+    return len(shape)
 
 
 def plain_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
@@ -145,6 +211,62 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
     return library.reshape(y, shape), pullback
 
 
+# ---- root mean square norm -------------------------------------------------------------------------------------------
+
+
+def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
+    """x / √(mean x² + eps) * weight, with the mean over the last axes: `layer_norm` without mean and bias.
+
+    Zhang & Sennrich 2019, "Root mean square layer normalization", equation 4.
+
+    Args:
+        input: x (..., *normalized_shape), floating; float16 is computed in float32.
+        normalized_shape: the lengths of the last axes, or the length of the last one.
+        weight: of the shape `normalized_shape`, or None.
+        eps: None for the distance from 1 to the next number of the dtype that is computed in.
+
+    Returns input's shape and dtype. Raises as `layer_norm`.
+    """
+    axes = _normalized_axes("rms_norm", input, normalized_shape, weight=weight)
+    wide = widened(input)
+    eps = float(np.finfo(wide.dtype).eps if eps is None else eps)
+    return narrowed(fused_rms_norm(wide, as_dtype(weight, wide.dtype), axes=axes, eps=eps), input.dtype)
+
+
+def plain_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
+    """The definition, as a composition of operations: x / √(mean x² + eps) * weight."""
+    y = x / ops.sqrt(ops.mean(x * x, axis=tuple(range(-axes, 0)), keepdims=True) + eps)
+    return y if weight is None else y * weight
+
+
+@op(reference=plain_rms_norm, floating=True)
+def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
+    """With x̂ = x / r the normalized rows, r their root mean squares and ĝ = g weight: ∂x = (ĝ - x̂ mean(ĝ x̂)) / r."""
+    library = array_module(x)
+    n = math.prod(x.shape[x.ndim - axes :])
+    rows = (math.prod(x.shape[: x.ndim - axes]), n)  # (M, n)
+    factor = 1.0 / n if n else 1.0
+    normalized = library.reshape(x, rows)
+    inverse = 1.0 / library.sqrt(library.einsum("mn,mn->m", normalized, normalized) * factor + eps)
+    inverse = inverse[:, None]  # (M, 1)
+    normalized = normalized * inverse
+    w = library.ones(n, x.dtype) if weight is None else library.reshape(weight, (n,))
+    shape, shape_of_weight = x.shape, None if weight is None else weight.shape
+
+    def pullback(g: Any) -> tuple[Any, Any]:
+        g = library.reshape(g, rows)
+        product = g * normalized
+        sums = library.ones(rows[0], g.dtype) @ product  # a product with ones is the fastest sum
+        d_weight = None if shape_of_weight is None else library.reshape(sums, shape_of_weight)
+        mean_of_product = (product @ w * factor)[:, None]
+        d_x = g * w
+        d_x -= library.multiply(normalized, mean_of_product, out=product)
+        d_x *= inverse
+        return library.reshape(d_x, shape), d_weight
+
+    return library.reshape(normalized * w, shape), pullback
+
+
 # ---- dropout ---------------------------------------------------------------------------------------------------------
 
 
@@ -157,8 +279,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     check_probability("dropout: p", p)
     if not training or p == 0:
         return x
-    if not is_floating(x.dtype):
-        raise TypeError(f"dropout: x must be floating, got {x.dtype}; write .float()")
+    check_floating("dropout: x", x.dtype)
     return ops.multiply(x, dropout_mask(x, x.shape, p))
 
 
@@ -178,7 +299,7 @@ def embedding(ids: Any, weight: Any, padding_idx: int | None = None) -> Any:
     count = weight.shape[0]
     if padding_idx is not None and not -count <= padding_idx < count:
         raise ValueError(f"embedding: padding_idx {padding_idx} is out of range for a weight of {count} rows")
-    ids = _integers("embedding: ids", ids)
+    ids = as_integers("embedding: ids", ids)
     data = array_of(ids)
     if data.size and not 0 <= data.min() <= data.max() < count:
         wrong = data.min() if data.min() < 0 else data.max()
@@ -219,108 +340,3 @@ def add_rows(g: Any, ids: Any, *, count: int, padding: int | None) -> Any:
         return rows if padding is None else ops.where((ids == padding)[..., None], 0.0, rows)
 
     return value, (pullback, None)
-
-
-# ---- cross entropy ---------------------------------------------------------------------------------------------------
-
-
-def cross_entropy(
-    logits: Any, target: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
-) -> Any:
-    """-Σ_c q_c log softmax(logits)_c for each target class t, with q_c = (1 - ε) [c = t] + ε / C.
-
-    Szegedy et al. 2016, "Rethinking the inception architecture", section 7; ε = 0 is plain cross entropy, in nats.
-
-    Args:
-        logits: (N, C), (C,) or (N, C, d1, ...), floating; float16 is computed in float32.
-        target: integers, of the shape of logits without the class axis.
-        ignore_index: a target that counts for nothing: its loss and its row's gradient are 0, whatever the row holds.
-        label_smoothing: ε, from 0 to 1.
-        reduction: "mean" over the targets that are not ignored, "sum", or "none" for target's shape. The mean of no
-            targets is 0, with gradient 0 (in PyTorch it is NaN).
-
-    Raises IndexError that names a target outside 0 ... C - 1, ValueError for shapes that do not fit or an unknown
-    option, TypeError for a target that is not of integers.
-    """
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"cross_entropy: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-    check_probability("cross_entropy: label_smoothing", label_smoothing)
-    target = _integers("cross_entropy: target", target)
-    axis = 0 if logits.ndim == 1 else 1
-    shape = logits.shape[:axis] + logits.shape[axis + 1 :]
-    if logits.ndim == 0 or target.shape != shape:
-        raise ValueError(
-            f"cross_entropy: logits of shape {logits.shape} and target of shape {target.shape} do not fit; logits "
-            "are (N, C), (C,) or (N, C, d1, ...), target has that shape without C"
-        )
-    classes = logits.shape[axis]
-    data = array_of(target)
-    ignored = data == ignore_index
-    wrong = ~ignored & ((data < 0) | (data >= classes))
-    if wrong.any():
-        raise IndexError(
-            f"cross_entropy: target {data[wrong][0]} is out of range for {classes} classes (0 to {classes - 1}; "
-            f"ignore_index is {ignore_index})"
-        )
-    if logits.ndim > 2:
-        logits = ops.transpose(logits, (0, *range(2, logits.ndim), 1))  # (N, d1, ..., C)
-    rows = ops.reshape(logits, (math.prod(shape), classes))
-    losses = fused_cross_entropy(
-        widened(rows), ops.reshape(target, (-1,)), ignore_index=ignore_index, label_smoothing=float(label_smoothing)
-    )
-    if reduction == "none":
-        losses = ops.reshape(losses, shape)
-    else:
-        losses = ops.sum(losses)
-        if reduction == "mean":
-            losses = losses * (1.0 / max(1, data.size - int(ignored.sum())))
-    return narrowed(losses, logits.dtype)
-
-
-def plain_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_smoothing: float) -> Any:
-    """The definition, as a composition of operations: rows (M, C) and targets (M,) to losses (M,)."""
-    ignored = target == ignore_index  # (M,)
-    logits = ops.where(ops.expand_dims(ignored, 1), 0.0, logits)  # (M, C)
-    log_p = ops.log_softmax(logits, axis=1)
-    places = ops.expand_dims(ops.where(ignored, 0, target), 1)
-    losses = -(1.0 - label_smoothing) * ops.squeeze(ops.take_along_axis(log_p, places, axis=1), 1)
-    if label_smoothing:
-        losses = losses - label_smoothing * ops.mean(log_p, axis=1)
-    return ops.where(ignored, 0.0, losses)
-
-
-@op(reference=plain_cross_entropy, floating=True, exempt=["target"])
-def fused_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_smoothing: float) -> Any:
-    """Of rows (M, C), losses (M,). With p = softmax(logits), ∂logits = g (p - q)."""
-    library = array_module(logits)
-    ignored = target == ignore_index
-    classes = logits.shape[1]
-    places = (library.arange(len(target)), library.where(ignored, 0, target))
-    ones = library.ones(classes, logits.dtype)  # products with it are the fastest sums
-    e = logits.copy()
-    e[ignored] = 0.0  # what stands in an ignored row, NaN included, goes no further
-    e -= e.max(axis=1, keepdims=True)
-    losses = (label_smoothing - 1.0) * e[places]
-    if label_smoothing:
-        losses -= label_smoothing / classes * (e @ ones)
-    library.exp(e, out=e)
-    total = e @ ones
-    losses += library.log(total)
-    losses[ignored] = 0.0
-
-    def pullback(g: Any) -> tuple[Any, None]:
-        g = library.where(ignored, 0.0, g)  # (M,)
-        d_logits = e * (g / total)[:, None]
-        if label_smoothing:
-            d_logits -= (g * (label_smoothing / classes))[:, None]
-        d_logits[places] -= (1.0 - label_smoothing) * g
-        return d_logits, None
-
-    return losses, pullback
-
-
-def _integers(name: str, values: Any) -> Any:
-    values = values if hasattr(values, "dtype") else np.asarray(values)
-    if values.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, got {values.dtype}")
-    return values

@@ -13,6 +13,8 @@ import numpy as np
 
 from minigrad import Tensor, no_grad, zeros_like
 from minigrad.backend import is_floating, to_device
+from minigrad.inspect.trace import inside
+from minigrad.operation import is_watched
 
 T = TypeVar("T")
 
@@ -109,6 +111,9 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_watched():
+            with inside(self):
+                return self.forward(*args, **kwargs)
         return self.forward(*args, **kwargs)
 
     # ---- walking -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""LayerNorm."""
+"""LayerNorm and RMSNorm."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ class LayerNorm(Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        shape = F.lengths(normalized_shape)
-        if not shape or min(shape) < 1:
-            raise ValueError(f"LayerNorm: normalized_shape must be one or more lengths of at least 1, got {shape}")
+        shape = _checked_shape("LayerNorm", normalized_shape)
         self.normalized_shape, self.eps = shape, eps
         self.weight = Parameter(ones(shape)) if elementwise_affine else None
         self.bias = Parameter(zeros(shape)) if elementwise_affine and bias else None
@@ -43,5 +41,45 @@ class LayerNorm(Module):
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        shape = self.normalized_shape[0] if len(self.normalized_shape) == 1 else self.normalized_shape
-        return f"{shape}, eps={self.eps}, elementwise_affine={self.weight is not None}, bias={self.bias is not None}"
+        affine = f"elementwise_affine={self.weight is not None}, bias={self.bias is not None}"
+        return f"{_in_short(self.normalized_shape)}, eps={self.eps}, {affine}"
+
+
+class RMSNorm(Module):
+    """x / √(mean x² + eps) * weight over the last axes (Zhang & Sennrich 2019, "Root mean square layer normalization").
+
+    Args:
+        normalized_shape: the lengths of the last axes, or the length of the last one.
+        eps: None for the distance from 1 to the next number of the dtype that is computed in.
+        elementwise_affine: False for no weight.
+
+    `weight` (ones at first) has the shape `normalized_shape`, or is None. Raises ValueError for an empty shape, or a
+    length below 1.
+    """
+
+    def __init__(
+        self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True
+    ) -> None:
+        super().__init__()
+        self.normalized_shape, self.eps = _checked_shape("RMSNorm", normalized_shape), eps
+        self.weight = Parameter(ones(self.normalized_shape)) if elementwise_affine else None
+
+    def forward(self, x: Any) -> Tensor:
+        """(..., *normalized_shape) to the same shape."""
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{_in_short(self.normalized_shape)}, eps={self.eps}, elementwise_affine={self.weight is not None}"
+
+
+def _checked_shape(layer: str, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    """The lengths of the last axes. Raises ValueError that names the layer if there is none, or one below 1."""
+    shape = F.lengths(normalized_shape)
+    if not shape or min(shape) < 1:
+        raise ValueError(f"{layer}: normalized_shape must be one or more lengths of at least 1, got {shape}")
+    return shape
+
+
+def _in_short(shape: tuple[int, ...]) -> int | tuple[int, ...]:
+    """One length as the number that it is."""
+    return shape[0] if len(shape) == 1 else shape

@@ -1,4 +1,4 @@
-"""The functions of nn.functional but for attention: values and gradients against PyTorch, corners, refusals."""
+"""The functions of nn.functional but for losses and attention: against PyTorch, corners, refusals."""
 
 import math
 
@@ -9,32 +9,8 @@ import minigrad as mg
 import nn.functional as F
 from nn.common import dropout_mask
 from tests.minigrad.fake_cupy import installed
+from tests.nn.comparison import TOLERANCE, assert_equals_pytorch, draw
 from tests.support import assert_close, torch_or_skip
-
-TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
-
-
-def draw(*shapes, seed=0):
-    rng = np.random.default_rng(seed)
-    return [rng.standard_normal(shape) for shape in shapes]
-
-
-def assert_equals_pytorch(ours, theirs, arrays, dtype):
-    """Value, and gradients under random weights, of two functions of the same floating arrays."""
-    torch = torch_or_skip()
-    arrays = [array.astype(dtype) for array in arrays]
-    inputs = [mg.Tensor(array, requires_grad=True) for array in arrays]
-    their_inputs = [torch.tensor(array, requires_grad=True) for array in arrays]
-    value, their_value = ours(*inputs), theirs(torch, *their_inputs)
-    assert value.dtype == dtype
-    assert_close(value, their_value, TOLERANCE[dtype])
-    (weights,) = draw(value.shape, seed=1)
-    gradients = mg.grad(value, inputs, weights.astype(dtype))
-    their_gradients = torch.autograd.grad(their_value, their_inputs, torch.tensor(weights.astype(dtype)))
-    for place, (gradient, their_gradient) in enumerate(zip(gradients, their_gradients, strict=True)):
-        assert gradient.dtype == dtype
-        assert_close(gradient, their_gradient, TOLERANCE[dtype], f"the gradient of input {place}")
-
 
 # ---- activations and linear ------------------------------------------------------------------------------------------
 
@@ -132,6 +108,149 @@ def test_layer_norm_refuses_shapes_that_do_not_fit():
         F.layer_norm(x, (1, 2, 3))
     with pytest.raises(ValueError, match=r"bias has the shape \(1,\), it must have normalized_shape \(3,\)"):
         F.layer_norm(x, 3, mg.ones(3), mg.ones(1))
+
+
+# ---- root mean square norm -------------------------------------------------------------------------------------------
+
+RMS_NORMS = [
+    ((3, 5), (5,), True),
+    ((2, 3, 5), (5,), False),
+    ((2, 3, 5), (3, 5), True),
+    ((2, 3, 5), (2, 3, 5), True),
+    ((5,), (5,), True),
+    ((0, 5), (5,), True),
+    ((3, 0), (0,), True),
+]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("eps", [None, 1e-3])
+@pytest.mark.parametrize(("shape", "normalized", "affine"), RMS_NORMS)
+def test_rms_norm_equals_pytorch(shape, normalized, affine, eps, dtype):
+    assert_equals_pytorch(
+        lambda x, *weight: F.rms_norm(x, normalized, *weight, eps=eps),
+        lambda torch, x, *weight: torch.nn.functional.rms_norm(x, normalized, *weight, eps=eps),
+        draw(shape, *[normalized] * affine),
+        dtype,
+    )
+
+
+@pytest.mark.parametrize(("shape", "normalized", "affine"), RMS_NORMS[:5])
+def test_rms_norm_passes_gradcheck(shape, normalized, affine):
+    arrays = draw(shape, *[normalized] * affine)
+    assert mg.gradcheck(lambda x, *weight: F.rms_norm(x, normalized, *weight, eps=0.1), arrays, order=2)
+
+
+@pytest.mark.parametrize(("dtype", "eps"), [("float16", 2**-23), ("float32", 2**-23), ("float64", 2**-52)])
+def test_rms_norms_eps_is_that_of_the_dtype_that_is_computed_in(dtype, eps):
+    """It is all that is seen of numbers much smaller than its root, as in PyTorch."""
+    torch = torch_or_skip()
+    x = np.array([1.0, 0.0], dtype) * np.array(math.sqrt(eps), dtype)
+    found = F.rms_norm(mg.Tensor(x), 2)
+    assert found.dtype == dtype
+    assert_close(found, [math.sqrt(1 / 1.5), 0], {"float16": 1e-3, "float32": 1e-6, "float64": 1e-12}[dtype])
+    assert_close(found, torch.nn.functional.rms_norm(torch.tensor(x), (2,)), TOLERANCE[dtype])
+
+
+def test_rms_norm_of_zeros_is_0_with_a_finite_gradient():
+    x = mg.zeros(2, 4, requires_grad=True)
+    y = F.rms_norm(x, 4, mg.ones(4))
+    y.sum().backward()
+    assert y.tolist() == [[0] * 4] * 2
+    assert_close(x.grad, np.full((2, 4), 2**11.5), 1e-6)  # 1 / √eps
+
+
+def test_norms_keep_the_dtype_of_x_beside_wider_weights():
+    x, weight = mg.ones(2, 3), mg.Tensor(np.full(3, 2.0), requires_grad=True)
+    for y in (F.rms_norm(x, 3, weight), F.layer_norm(x, 3, weight, np.zeros(3))):
+        y.sum().backward()
+        assert y.dtype == np.float32 and weight.grad.dtype == np.float64
+
+
+def test_rms_norm_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"rms_norm: x of shape \(2, 3\) does not end in normalized_shape \(4,\)"):
+        F.rms_norm(mg.zeros(2, 3), 4)
+    with pytest.raises(ValueError, match=r"rms_norm: x of shape \(2, 3\) does not end in normalized_shape \(\)"):
+        F.rms_norm(mg.zeros(2, 3), ())
+    with pytest.raises(
+        ValueError, match=r"rms_norm: weight has the shape \(1,\), it must have normalized_shape \(3,\)"
+    ):
+        F.rms_norm(mg.zeros(2, 3), 3, mg.ones(1))
+    for norm in (F.rms_norm, F.layer_norm):
+        with pytest.raises(TypeError, match=r"_norm: x must be floating, got int64; write \.float\(\)"):
+            norm(mg.Tensor([1, 2]), 2)
+
+
+# ---- similarity ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    ("shapes", "dim"),
+    [
+        (((3, 4), (3, 4)), 1),
+        (((3, 4), (3, 4)), 0),
+        (((5,), (5,)), -1),
+        (((2, 3, 4), (2, 3, 4)), 1),
+        (((3, 1, 4), (2, 4)), -1),
+        (((3, 1), (2, 3, 4)), 1),
+        (((0, 3), (0, 3)), 1),
+        (((3, 0), (3, 0)), 1),
+    ],
+)
+def test_cosine_similarity_equals_pytorch(shapes, dim, dtype):
+    assert_equals_pytorch(
+        lambda x1, x2: F.cosine_similarity(x1, x2, dim),
+        lambda torch, x1, x2: torch.nn.functional.cosine_similarity(x1, x2, dim),
+        draw(*shapes),
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1.5])  # vectors shorter than 1.5 are divided by it
+@pytest.mark.parametrize("shapes", [((3, 4), (3, 4)), ((3, 1), (2, 3, 4))])
+def test_cosine_similarity_passes_gradcheck(shapes, eps):
+    assert mg.gradcheck(lambda x1, x2: F.cosine_similarity(x1, x2, eps=eps), draw(*shapes), order=2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_cosine_similarity_of_zeros_is_0_with_pytorchs_finite_gradients(dtype):
+    torch = torch_or_skip()
+    arrays = [np.array([[0, 0], [0, 0], [3, 4]], dtype), np.array([[3, 4], [0, 0], [0, 0]], dtype)]
+    ours = [mg.Tensor(array, requires_grad=True) for array in arrays]
+    theirs = [torch.tensor(array, requires_grad=True) for array in arrays]
+    similarity = F.cosine_similarity(*ours)
+    similarity.sum().backward()
+    torch.nn.functional.cosine_similarity(*theirs).sum().backward()
+    assert similarity.tolist() == [0, 0, 0]
+    for x, y in zip(ours, theirs, strict=True):
+        assert np.isfinite(x.grad.numpy()).all()
+        assert_close(x.grad, y.grad, 1e-6)
+
+
+def test_cosine_similarity_of_numbers_is_their_sign():
+    x = mg.Tensor(2.0, requires_grad=True)
+    similarity = F.cosine_similarity(x, mg.Tensor(-3.0), dim=0)
+    similarity.backward()
+    assert similarity.item() == -1 and x.grad.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_cosine_similarity_of_float16_is_computed_in_float32():
+    x = mg.Tensor(np.full((1, 1000), 100, np.float16))  # whose squares' sum is beyond float16
+    assert F.cosine_similarity(x, -x).tolist() == [-1]
+    assert F.cosine_similarity(x * 0, x).tolist() == [0]  # 1e-8 is 0 in float16
+    assert F.cosine_similarity(x, x).dtype == np.float16 and F.cosine_similarity(x, x.float()).dtype == np.float32
+
+
+def test_cosine_similarity_refuses_what_does_not_fit():
+    with pytest.raises(IndexError, match=r"dim 1 of tensors that broadcast to the shape \(3,\)"):
+        F.cosine_similarity(mg.ones(3), mg.ones(3))
+    with pytest.raises(ValueError, match=r"cosine_similarity: shapes \(2, 3\) and \(2, 4\) do not broadcast"):
+        F.cosine_similarity(mg.ones(2, 3), mg.ones(2, 4))
+    with pytest.raises(TypeError, match="cosine_similarity: one of its tensors must be floating, got int64"):
+        F.cosine_similarity(mg.Tensor([[1]]), mg.Tensor([[1]]))
+    with pytest.raises(TypeError, match="cosine_similarity takes tensors, got list"):
+        F.cosine_similarity(mg.Tensor([[1.0]]), [[1.0]])
 
 
 # ---- dropout ---------------------------------------------------------------------------------------------------------
@@ -270,130 +389,6 @@ def test_embedding_refuses_what_it_cannot_take():
         F.embedding([1], mg.ones(5))
     with pytest.raises(ValueError, match="padding_idx 5 is out of range for a weight of 5 rows"):
         F.embedding([1], mg.ones(5, 2), padding_idx=5)
-
-
-# ---- cross entropy ---------------------------------------------------------------------------------------------------
-
-
-def test_cross_entropy_means_over_what_is_not_ignored():
-    logits = mg.Tensor([[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]], requires_grad=True)
-    loss = F.cross_entropy(logits, [0, -100])
-    loss.backward()
-    total = math.exp(2) + 2
-    assert_close(loss, math.log(total) - 2, 1e-6)
-    assert_close(logits.grad, [[math.exp(2) / total - 1, 1 / total, 1 / total], [0, 0, 0]], 1e-6)
-    assert loss.shape == () and logits.grad.tolist()[1] == [0, 0, 0]
-
-
-@pytest.mark.parametrize(("reduction", "expected"), [("mean", 0), ("sum", 0), ("none", [0, 0])])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_all_ignored_is_0_with_gradient_0(reduction, expected, smoothing):
-    logits = mg.Tensor(np.ones((2, 200), np.float32), requires_grad=True)
-    loss = F.cross_entropy(logits, np.array([-100, -100]), label_smoothing=smoothing, reduction=reduction)
-    loss.backward(np.ones(loss.shape, np.float32))
-    assert loss.tolist() == expected
-    assert not logits.grad.numpy().any()
-
-
-def test_no_targets_is_0_too():
-    logits = mg.zeros(0, 3, requires_grad=True)
-    loss = F.cross_entropy(logits, np.zeros(0, np.int64))
-    loss.backward()
-    assert loss.item() == 0 and logits.grad.shape == (0, 3)
-
-
-@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])
-@pytest.mark.filterwarnings("error")
-def test_what_an_ignored_row_holds_reaches_neither_loss_nor_gradient(garbage):
-    def loss_and_gradient(held):
-        logits = mg.Tensor([[2.0, 0.0, 0.0], [held, 0.0, held]], requires_grad=True)
-        loss = F.cross_entropy(logits, [0, 1], ignore_index=1, label_smoothing=0.1)
-        loss.backward()
-        return loss.item(), logits.grad.tolist()
-
-    assert loss_and_gradient(garbage) == loss_and_gradient(5.0)
-    assert loss_and_gradient(garbage)[1][1] == [0, 0, 0]
-
-
-LOSSES = {
-    "(N, C)": ((6, 5), (6,)),
-    "(C,)": ((5,), ()),
-    "(N, C, d1)": ((2, 5, 3), (2, 3)),
-    "(N, C, d1, d2)": ((2, 5, 3, 2), (2, 3, 2)),
-}
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("form", LOSSES)
-def test_cross_entropy_equals_pytorch(form, smoothing, reduction, dtype):
-    shape, target_shape = LOSSES[form]
-    target = np.random.default_rng(0).integers(0, 5, target_shape)  # class 2 counts for nothing
-    target = np.where(target == 2, 3, target) if form == "(C,)" else target
-    options = {"ignore_index": 2, "label_smoothing": smoothing, "reduction": reduction}
-    assert_equals_pytorch(
-        lambda logits: F.cross_entropy(logits, target, **options),
-        lambda torch, logits: torch.nn.functional.cross_entropy(logits, torch.tensor(target), **options),
-        draw(shape),
-        dtype,
-    )
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("form", LOSSES)
-def test_cross_entropy_passes_gradcheck(form, smoothing):
-    shape, target_shape = LOSSES[form]
-    target = np.random.default_rng(1).integers(0, 5, target_shape)
-
-    def losses(logits):
-        return F.cross_entropy(logits, target, ignore_index=2, label_smoothing=smoothing, reduction="none")
-
-    assert mg.gradcheck(losses, draw(shape), order=2)
-
-
-@pytest.mark.filterwarnings("error")
-def test_cross_entropy_of_extreme_logits():
-    logits = mg.Tensor([[1e4, -1e4, 0.0], [-math.inf, 0.0, 0.0]], requires_grad=True)
-    loss = F.cross_entropy(logits, [1, 2], reduction="none")
-    loss.backward([1.0, 1.0])
-    for found, expected in zip(loss, [2e4, math.log(2)], strict=True):
-        assert_close(found, expected, 1e-6)
-    assert_close(logits.grad, [[1, -1, 0], [0, 0.5, -0.5]], 1e-7)
-
-
-def test_cross_entropy_of_float16_is_computed_in_float32():
-    logits = np.zeros((70000, 2), np.float16)
-    loss = F.cross_entropy(mg.Tensor(logits), np.zeros(70000, np.int64))
-    assert loss.dtype == np.float16 and loss.item() == pytest.approx(math.log(2), rel=1e-3)
-
-
-@pytest.mark.parametrize("bad", [-1, 3, -101])
-def test_cross_entropy_refuses_targets_out_of_range(bad):
-    message = rf"target {bad} is out of range for 3 classes \(0 to 2; ignore_index is -100\)"
-    with pytest.raises(IndexError, match=message):
-        F.cross_entropy(mg.zeros(2, 3), [0, bad])
-    with pytest.raises(IndexError, match=message):
-        F.cross_entropy(mg.zeros(3), mg.Tensor(bad))
-
-
-def test_cross_entropys_options_have_names_since_pytorchs_third_argument_is_another():
-    with pytest.raises(TypeError, match="positional argument"):
-        F.cross_entropy(mg.zeros(2, 3), [0, 1], np.ones(3))
-
-
-def test_cross_entropy_refuses_what_it_cannot_take():
-    logits = mg.zeros(2, 3)
-    with pytest.raises(ValueError, match=r"logits of shape \(2, 3\) and target of shape \(3,\) do not fit"):
-        F.cross_entropy(logits, [0, 1, 2])
-    with pytest.raises(ValueError, match=r"logits of shape \(\) and target of shape \(\) do not fit"):
-        F.cross_entropy(mg.Tensor(1.0), 0)
-    with pytest.raises(TypeError, match="target must be integers, got float32"):
-        F.cross_entropy(logits, mg.zeros(2, 3))
-    with pytest.raises(ValueError, match="reduction must be 'mean', 'sum' or 'none', got 'avg'"):
-        F.cross_entropy(logits, [0, 1], reduction="avg")
-    with pytest.raises(ValueError, match=r"label_smoothing is a probability, from 0 to 1, got 1\.5"):
-        F.cross_entropy(logits, [0, 1], label_smoothing=1.5)
 
 
 # ---- on a GPU, pretended ---------------------------------------------------------------------------------------------

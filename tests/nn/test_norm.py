@@ -1,4 +1,4 @@
-"""LayerNorm."""
+"""LayerNorm and RMSNorm."""
 
 import numpy as np
 import pytest
@@ -14,19 +14,35 @@ def test_rows_come_out_with_mean_0_and_variance_1():
     assert y.dtype == np.float32
 
 
+def test_root_mean_squares_come_out_as_1():
+    y = nn.RMSNorm(4, eps=0.5)(mg.Tensor([[1.0, -2.0, 3.0, 6.0]]))
+    assert_close(y, np.array([[1.0, -2.0, 3.0, 6.0]]) / np.sqrt(12.5 + 0.5), 1e-6)
+    assert y.dtype == np.float32
+
+
 def test_weight_and_bias_start_at_1_and_0():
     norm = nn.LayerNorm((2, 3))
     assert norm.weight.tolist() == [[1] * 3] * 2 and norm.bias.tolist() == [[0] * 3] * 2
     assert [n for n, _ in nn.LayerNorm(3, bias=False).named_parameters()] == ["weight"]
     assert list(nn.LayerNorm(3, elementwise_affine=False).parameters()) == []
+    assert nn.RMSNorm((2, 3)).weight.tolist() == [[1] * 3] * 2
+    assert [n for n, _ in nn.RMSNorm(3).named_parameters()] == ["weight"]
+    assert list(nn.RMSNorm(3, elementwise_affine=False).parameters()) == []
 
 
-@pytest.mark.parametrize("options", [{}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1}])
+OPTIONS = [
+    *[("LayerNorm", options) for options in ({}, {"bias": False}, {"elementwise_affine": False}, {"eps": 0.1})],
+    *[("RMSNorm", options) for options in ({}, {"elementwise_affine": False}, {"eps": 0.1})],
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIONS)
 @pytest.mark.parametrize("shape", [(5,), 5, (3, 5)])
-def test_equals_pytorch(shape, options):
+def test_equals_pytorch(shape, kind, options):
     torch = torch_or_skip()
     rng = np.random.default_rng(0)
-    theirs, ours = torch.nn.LayerNorm(shape, **options).double(), nn.LayerNorm(shape, **options).to(np.float64)
+    theirs, ours = (getattr(layers, kind)(shape, **options) for layers in (torch.nn, nn))
+    theirs, ours = theirs.double(), ours.to(np.float64)
     ours.load_state_dict({name: rng.standard_normal(value.shape) for name, value in ours.state_dict().items()})
     theirs.load_state_dict({name: torch.tensor(value) for name, value in ours.state_dict().items()})
     values, weights = rng.standard_normal((2, 2, 3, 5))
@@ -40,10 +56,24 @@ def test_equals_pytorch(shape, options):
         assert_close(parameter.grad, their_parameter.grad, 1e-10)
 
 
+@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
+def test_a_state_of_pytorch_loads(kind):
+    torch = torch_or_skip()
+    theirs = getattr(torch.nn, kind)(3)
+    torch.nn.init.uniform_(theirs.weight)
+    ours = getattr(nn, kind)(3)
+    ours.load_state_dict(theirs.state_dict())
+    x = np.array([[1.0, -2.0, 4.0]], np.float32)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert_close(ours(mg.Tensor(x)), theirs(torch.tensor(x)), 1e-6)
+
+
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
 @pytest.mark.parametrize("shape", [(), 0, (3, 0)])
-def test_an_empty_shape_is_refused(shape):
-    with pytest.raises(ValueError, match="LayerNorm: normalized_shape must be one or more lengths of at least 1"):
-        nn.LayerNorm(shape)
+def test_an_empty_shape_is_refused(shape, kind):
+    message = f"{kind.__name__}: normalized_shape must be one or more lengths of at least 1"
+    with pytest.raises(ValueError, match=message):
+        kind(shape)
 
 
 def test_a_length_may_be_any_integer_but_no_fraction():
@@ -54,3 +84,4 @@ def test_a_length_may_be_any_integer_but_no_fraction():
 
 def test_repr():
     assert repr(nn.LayerNorm(4)) == "LayerNorm(4, eps=1e-05, elementwise_affine=True, bias=True)"
+    assert repr(nn.RMSNorm((2, 3), elementwise_affine=False)) == "RMSNorm((2, 3), eps=None, elementwise_affine=False)"
