@@ -1,0 +1,180 @@
+"""checkpoint: a part of a computation that keeps no intermediate arrays, and is run again for its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad import ops
+from minigrad.autograd import gradients_between, restored
+from minigrad.backend import Array, is_array, to_device
+from minigrad.factories import zeros
+from minigrad.grad_mode import GradMode, is_grad_enabled
+from minigrad.operation import Node, Operation, Watcher, op, watching
+from minigrad.random import replayed, stream_position
+from minigrad.tensor import Memory, Tensor
+
+
+def checkpoint(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """fn(*args, **kwargs), whose graph is not kept, but made anew when gradients are asked for.
+
+    Memory for time: with n layers in √n checkpoints the arrays of some 2√n layers are alive at once, and every layer
+    runs twice (Chen et al. 2016, "Training deep nets with sublinear memory cost"). Gradients flow to all that fn
+    reaches: tensors among its arguments, parameters and other tensors that it refers to. Random numbers from the
+    thread's stream, such as dropout's, are the same in both runs. Arrays among the arguments are copied. An output that
+    is not used counts as used with the gradient 0.
+
+    fn returns a Tensor or a tuple of Tensors, TypeError otherwise. It must change nothing, and compute the same again:
+    taking gradients raises RuntimeError if a tensor that it read was written over since, or if it gives other values,
+    as a module does that went from training to evaluation in between.
+    """
+    if not is_grad_enabled():
+        return fn(*args, **kwargs)
+    segment = _Segment(fn, [_kept(x) for x in args], {name: _kept(x) for name, x in kwargs.items()})
+    reading = _Reading()
+    with watching(reading):
+        outputs, several = segment.run()
+    live = [place for place, y in enumerate(outputs) if y.requires_grad]
+    if live:
+        sources = _sources([outputs[place] for place in live], reading.first)
+        segment.remember(outputs, live, sources, reading.memories)
+        for place, y in zip(live, checkpointed(sources, segment=segment), strict=True):
+            outputs[place] = y
+    return tuple(outputs) if several else outputs[0]
+
+
+@op(linear=True)  # its pullback serves arrays and Tensors as it is
+def checkpointed(*inputs: Any, segment: _Segment) -> Any:
+    """The values of a segment without its graph; the inputs are what gradients flow to."""
+    return segment.values(), segment.pulled_back
+
+
+class _Segment:
+    """A call of fn, and all that it takes to repeat it."""
+
+    live: list[int]  # places of the outputs that carry gradients
+    sources: list[Any]  # the nodes and leaves that their gradients flow to
+    versions: list[tuple[Memory, int]]  # of all that fn read
+    samples: list[np.ndarray]  # a few elements of each output
+    first_values: tuple[Array, ...] | None  # until they are handed out
+
+    def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.fn, self.args, self.kwargs = fn, args, kwargs
+        self.position = stream_position()
+
+    def run(self) -> tuple[list[Tensor], bool]:
+        """fn's outputs, and whether it returned a tuple. Each is a value of its own, even if fn returns its input."""
+        result = self.fn(*self.args, **self.kwargs)
+        outputs = result if isinstance(result, tuple) else (result,)
+        for place, y in enumerate(outputs):
+            if not isinstance(y, Tensor):
+                raise TypeError(
+                    f"checkpoint: fn must return a Tensor or a tuple of Tensors; its output {place} is "
+                    f"{type(y).__name__}"
+                )
+        return [ops.alias(y) for y in outputs], isinstance(result, tuple)
+
+    def remember(self, outputs: list[Tensor], live: list[int], sources: list[Tensor], memories: set[Memory]) -> None:
+        """What the first run has shown."""
+        self.live = live
+        self.sources = [x.node or x for x in sources]
+        self.versions = [(memory, memory.version) for memory in memories]
+        self.samples = [_sample(y) for y in outputs]
+        self.first_values = tuple(outputs[place].data for place in live)
+
+    def run_again(self, record: bool) -> list[Tensor]:
+        """The live outputs of another run with the same random numbers."""
+        if any(memory.version != version for memory, version in self.versions):
+            raise RuntimeError(
+                "checkpoint: a tensor that fn reads was changed in place after the call, so its gradient would be "
+                "wrong; change a copy instead, or change it before"
+            )
+        with GradMode(record), replayed(self.position):
+            outputs, _ = self.run()
+        samples = [_sample(y) for y in outputs]
+        if len(samples) != len(self.samples) or not all(map(_agree, samples, self.samples)):
+            raise RuntimeError(
+                "checkpoint: fn, run again for its gradients, gives other values than at first; it must not depend on "
+                "what changes in between, such as a module's mode or random numbers that are not the thread's"
+            )
+        return [outputs[place] for place in self.live]
+
+    def values(self) -> tuple[Array, ...]:
+        """The live outputs' arrays: those of the first run, once, as nothing here may keep them; then of another."""
+        values, self.first_values = self.first_values, None
+        return values or tuple(y.data for y in self.run_again(record=False))
+
+    def pulled_back(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients of the sources: arrays of arrays; of Tensors Tensors, with a graph."""
+        outputs = self.run_again(record=True)
+        # An unused output of several comes with zeros. They are not walked back: 0 · ∞ within fn would be NaN.
+        used = [place for place, g in enumerate(gradients) if len(gradients) == 1 or not _is_zero(g)]
+        create_graph = isinstance(gradients[0], Tensor)
+        found = gradients_between(
+            [outputs[place] for place in used], [gradients[place] for place in used], self.sources, create_graph
+        )
+        return [_zeros(x, create_graph) if g is None else g for x, g in zip(self.sources, found, strict=True)]
+
+
+class _Reading(Watcher):
+    """Notes what fn reads, and the serial number of the first node that it makes."""
+
+    def __init__(self) -> None:
+        self.memories: set[Memory] = set()
+        self.first: int | None = None
+
+    def made(self, operation: Operation, inputs: Sequence[Any], options: Any, values: Any, node: Node | None) -> None:
+        self.memories.update(x.memory for x in inputs if isinstance(x, Tensor))
+        if node is not None and self.first is None:
+            self.first = node.serial
+
+
+def _sources(outputs: list[Tensor], first: Any) -> list[Tensor]:
+    """The tensors that the graph of fn's outputs begins with: leaves, and values of nodes older than the first."""
+    found: list[Tensor] = []
+    waiting: list[Any] = [y.node for y in outputs]
+    seen = set(waiting)
+    while waiting:
+        for target in waiting.pop().targets:
+            if target is not None and target not in seen:
+                seen.add(target)
+                if type(target) is not Node:
+                    found.append(target)
+                elif target.serial < first:
+                    found.append(restored(target, {}))
+                else:
+                    waiting.append(target)
+    return found
+
+
+def _kept(argument: Any) -> Any:
+    return argument.copy() if is_array(argument) else argument
+
+
+def _sample(y: Tensor) -> np.ndarray:
+    """Some fifty elements, evenly spread: enough to notice other values without keeping all."""
+    elements = y.data.reshape(-1)
+    return np.array(to_device(elements[:: elements.size // 50 + 1], "cpu"))
+
+
+def _agree(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether they are equal up to rounding, which a pass through another room of attention may change."""
+    if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind != "f":
+        return np.array_equal(a, b)
+    tolerance = float(np.finfo(a.dtype).eps) ** 0.5
+    size = np.abs(b[np.isfinite(b)]).max(initial=0)
+    return np.allclose(a, b, tolerance, tolerance * size, equal_nan=True)
+
+
+def _zeros(source: Any, as_tensor: bool) -> Any:
+    tensor = zeros(source.shape, dtype=source.dtype, device=source.device)
+    return tensor if as_tensor else tensor.data
+
+
+def _is_zero(gradient: Any) -> bool:
+    """Whether it is zero, and always will be: not a Tensor that is differentiated in turn."""
+    if isinstance(gradient, Tensor):
+        return not (gradient.requires_grad or gradient.data.any())
+    return not gradient.any()
