@@ -92,9 +92,10 @@ def is_watched() -> bool:
 
 
 def tell(event: str, *about: Any) -> None:
-    """Call the method named `event` of each of this thread's watchers."""
-    for watcher in _thread.watchers:
-        getattr(watcher, event)(*about)
+    """Call the method named `event` of each of this thread's watchers; of all, even if one raises an error."""
+    with contextlib.ExitStack() as stack:
+        for watcher in reversed(_thread.watchers):
+            stack.callback(getattr(watcher, event), *about)
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------

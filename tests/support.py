@@ -1,5 +1,6 @@
 """What tests in several folders share: comparison of arrays, and PyTorch where it is installed."""
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -9,15 +10,19 @@ import pytest
 from minigrad import Tensor
 
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-11}
+HALF = 8e-3  # of float16, whose numbers lie up to 1e-3 apart: a few roundings
 
 
-def assert_close(found: Any, expected: Any, tolerance: float, what: str = "the value") -> None:
-    """‖found − expected‖ ≤ tolerance · ‖expected‖ over the finite elements; shapes, NaN and infinities are equal."""
+def assert_close(found: Any, expected: Any, tolerance: float, what: str = "the value", least: float = 0.0) -> None:
+    """‖found − expected‖ ≤ tolerance · ‖expected‖ over the finite elements; shapes, NaN and infinities are equal.
+
+    `least`: what ‖expected‖ counts as if it is smaller, for results of cancellation, of which rounding is all that is left.
+    """
     found, expected = as_array(found), as_array(expected)
     assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(found[~finite], expected[~finite], err_msg=what)
-    distance, size = np.linalg.norm(found[finite] - expected[finite]), np.linalg.norm(expected[finite])
+    distance, size = np.linalg.norm(found[finite] - expected[finite]), max(np.linalg.norm(expected[finite]), least)
     assert distance <= tolerance * size, (
         f"{what}: off by {distance:.3g}, {tolerance:g} × {size:.3g} is allowed\nfound\n{found}\nexpected\n{expected}"
     )
@@ -40,3 +45,30 @@ def torch_or_skip() -> ModuleType:
 def leaf(values: Any, dtype: Any = np.float64) -> Tensor:
     """A tensor that gradients are asked for; float64, so that exact values can be expected."""
     return Tensor(values, requires_grad=True, dtype=dtype)
+
+
+# Kinds of error: what PyTorch raises, and what says the same here. Its RuntimeError is for whatever has no better name.
+ERROR_KINDS: dict[type[Exception], tuple[type[Exception], ...]] = {
+    IndexError: (IndexError,),
+    TypeError: (TypeError,),
+    ValueError: (ValueError,),
+    NotImplementedError: (TypeError, ValueError),
+    RuntimeError: (ValueError, TypeError, IndexError, RuntimeError, ZeroDivisionError),
+}
+
+
+def check_kind(theirs: Callable[[], Any], ours: Callable[[], Any]) -> None:
+    """Where PyTorch refuses a call, ours raises an error of the same kind."""
+    error = _raised(theirs)
+    assert error is not None, "PyTorch takes this call"
+    kinds = ERROR_KINDS[type(error)]
+    found = _raised(ours)
+    assert isinstance(found, kinds), f"{found!r}, where PyTorch raises {error!r}"
+
+
+def _raised(call: Callable[[], Any]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None

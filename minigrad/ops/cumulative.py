@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from minigrad.ops.shape import concatenate, flip, reshape, swapaxes
 @op(linear=True)
 def cumsum(x: Any, *, axis: int) -> Any:
     """y_i = Σ_{j<=i} x_j along `axis`; ∂x_k = Σ_{i>=k} g_i. Of float16 in float32, as in PyTorch."""
-    shape, row = x.shape, _with_axis(x)
+    shape, row, axis = x.shape, _with_axis(x), operator.index(axis)
     if x.dtype == np.float16:
         value = namespace(x).cumsum(row, axis=axis, dtype=np.float32).astype(x.dtype)
     else:
@@ -24,7 +25,7 @@ def cumsum(x: Any, *, axis: int) -> Any:
 @op
 def cumprod(x: Any, *, axis: int) -> Any:
     """y_i = Π_{j<=i} x_j along `axis`; ∂x_k = Π_{j<k} x_j Σ_{i>=k} g_i Π_{k<j<=i} x_j: no division, so exact at 0."""
-    shape, row = x.shape, _with_axis(x)
+    shape, row, axis = x.shape, _with_axis(x), operator.index(axis)
     y = namespace(x).cumprod(row, axis=axis)
 
     def pullback(g: Any) -> Any:

@@ -44,6 +44,7 @@ def divide(x: Any, y: Any) -> Any:
 @op
 def floor_divide(x: Any, y: Any) -> Any:
     """⌊x / y⌋; no gradient. ZeroDivisionError for integers divided by 0."""
+    x, y = _counted(x, y)
     _refuse_integer_zero("floor_divide", x, y)
     return x // y, None
 
@@ -51,6 +52,7 @@ def floor_divide(x: Any, y: Any) -> Any:
 @op
 def remainder(x: Any, y: Any) -> Any:
     """x - y ⌊x / y⌋, which has the sign of y; d/dx = 1, d/dy = -⌊x / y⌋. ZeroDivisionError as for floor_divide."""
+    x, y = _counted(x, y)
     _refuse_integer_zero("remainder", x, y)
     return x % y, (lambda g: g, lambda g: -g * (x // y))
 
@@ -62,6 +64,11 @@ def _refuse_integer_zero(name: str, x: Any, y: Any) -> None:
         raise ZeroDivisionError(f"{name}: an integer is divided by 0; make one of them floating for inf or NaN")
 
 
+def _counted(*operands: Any) -> list[Any]:
+    """Booleans as integers, where the result is a number: NumPy would give int8."""
+    return [x.astype(np.int64) if getattr(x, "dtype", None) == np.bool_ else x for x in operands]
+
+
 @op(linear=True)
 def negative(x: Any) -> Any:
     """-x."""
@@ -71,6 +78,7 @@ def negative(x: Any) -> Any:
 @op
 def power(x: Any, y: Any) -> Any:
     """x ** y; d/dx = y x^(y-1), 0 where y = 0; d/dy = x^y ln x, 0 where x = 0 and y >= 0."""
+    x, y = _counted(x, y)
     library = namespace(x, y)
     value = library.power(x, y)
 
@@ -93,7 +101,8 @@ def power(x: Any, y: Any) -> Any:
 
 @op
 def square(x: Any) -> Any:
-    """x²; d/dx = 2x."""
+    """x²; d/dx = 2x. Of booleans as integers, as in PyTorch."""
+    (x,) = _counted(x)
     return x * x, lambda g: g * (2 * x)
 
 
@@ -168,6 +177,12 @@ def bitwise_or(x: Any, y: Any) -> Any:
 
 
 @op
+def bitwise_xor(x: Any, y: Any) -> Any:
+    """x ^ y: "either, not both" of booleans, bit by bit of integers."""
+    return x ^ y, None
+
+
+@op
 def invert(x: Any) -> Any:
     """~x: the bits of integers, "not" of booleans."""
     return ~x, None
@@ -221,16 +236,23 @@ def isfinite(x: Any) -> Any:
 @op(exempt=["condition"])
 def where(condition: Any, x: Any, y: Any) -> Any:
     """x where `condition` holds, else y."""
+    if x is None or y is None:
+        raise TypeError("where takes two tensors or numbers to choose from, got None")
     value = namespace(condition, x, y).where(condition, x, y)
     return value, (None, lambda g: where(condition, g, 0.0), lambda g: where(condition, 0.0, g))
 
 
 def masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    """`value` (a number or 0-d tensor) where the boolean `mask` holds, x elsewhere."""
+    """`value` (a number or 0-d tensor) where the boolean `mask` holds, x elsewhere; in x's dtype."""
     if not hasattr(mask, "dtype") or mask.dtype != np.bool_:
         kind = getattr(mask, "dtype", type(mask).__name__)
         raise TypeError(f"masked_fill takes a boolean mask, got {kind}; write mask == 0 or mask.bool()")
-    return where(mask, value, x)
+    if getattr(value, "ndim", 0) != 0:
+        raise ValueError(f"masked_fill takes a number or a 0-d tensor as value, got one of shape {value.shape}")
+    if isinstance(value, float) and not math.isfinite(value) and not backend.is_floating(x.dtype):
+        raise ValueError(f"masked_fill: {value} is no value of {x.dtype}; make the tensor floating first")
+    filled = where(mask, value, x)
+    return filled if filled.dtype == x.dtype else astype(filled, dtype=x.dtype)
 
 
 @op
@@ -326,11 +348,16 @@ def cos(x: Any) -> Any:
 def arctan2(y: Any, x: Any) -> Any:
     """The angle of the point (x, y), from -π to π; d/dy = x / (x² + y²), d/dx = -y / (x² + y²), 0 at the origin."""
 
-    def reciprocal_square() -> Any:
-        return 1.0 / where((x == 0) & (y == 0), 1.0, x * x + y * y)
+    def over_square(z: Any) -> Any:
+        """z / (x² + y²), in units of the larger of |x| and |y|, whose squares neither overflow nor vanish."""
+        unit = constant(maximum(abs(x), abs(y)))
+        unit = where((unit > 0) & isfinite(unit), unit, 1.0)
+        a, b = x / unit, y / unit
+        square = a * a + b * b
+        return z / unit / where(square == 0, 1.0, square) / unit
 
     value = namespace(y, x).arctan2(y, x)
-    return value, (lambda g: g * (x * reciprocal_square()), lambda g: -g * (y * reciprocal_square()))
+    return value, (lambda g: g * over_square(x), lambda g: -g * over_square(y))
 
 
 @op(floating=True)
@@ -356,9 +383,8 @@ def tanh(x: Any) -> Any:
 
 @op
 def abs(x: Any) -> Any:
-    """|x|; d/dx = sign x, 0 at 0."""
-    library = namespace(x)
-    return library.abs(x), lambda g: g * library.sign(x)
+    """|x|; d/dx = 1 where x > 0, -1 where x < 0, 0 at 0 and at NaN."""
+    return namespace(x).abs(x), lambda g: where(x > 0, g, where(x < 0, -g, 0.0))
 
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.operation import namespace, op
-from minigrad.ops.index import scatter_add
+from minigrad.ops.index import add_at
 from minigrad.ops.reduce import sum
 from minigrad.ops.shape import expand_dims, moveaxis, reshape, swapaxes
 
@@ -69,11 +69,13 @@ def outer(x: Any, y: Any) -> Any:
 @op(linear=True)
 def diagonal(x: Any, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """The elements x[i, i + offset] of two axes, along a new last axis; a view, as in NumPy."""
+    if x.ndim < 2:
+        raise IndexError(f"diagonal: takes tensors of two dimensions or more, got shape {x.shape}")
     value = namespace(x).diagonal(x, offset, axis1, axis2)
     shape = namespace(x).moveaxis(x, (axis1, axis2), (-2, -1)).shape
     rows = np.arange(value.shape[-1]) + max(-offset, 0)
     key = (..., rows, rows + offset)
-    return value, lambda g: moveaxis(scatter_add(g, key=key, shape=shape), (-2, -1), (axis1, axis2))
+    return value, lambda g: moveaxis(add_at(g, key=key, shape=shape), (-2, -1), (axis1, axis2))
 
 
 def trace(x: Any, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:

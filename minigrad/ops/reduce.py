@@ -103,12 +103,14 @@ def _product_of_others(x: Any) -> Any:
 
 @op(floating=True)
 def vector_norm(x: Any, *, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Any:
-    """√(Σ x²) for `ord` 2, Σ |x| for 1, max |x| for ∞, along `axis`; ∂x = g x / y, g sign x, or g to the largest.
+    """y = (Σ |x|^p)^(1/p) along `axis`, p = `ord`; ∂x = g sign(x) (|x| / y)^(p-1), 0 where x = 0.
 
-    At 0 the gradient is 0. Tied largest share it equally. float16 is reckoned in float32, as in PyTorch.
+    √(Σ x²) for 2, Σ |x| for 1, how many are not 0 for 0, max |x| for ∞, min |x| for -∞, whose gradient tied elements
+    share equally. float16 is reckoned in float32, as in PyTorch.
     """
-    kept = kept_shape(x.shape, axis)
+    shape, kept = x.shape, kept_shape(x.shape, axis)
     wide = astype(x, dtype=np.float32) if x.dtype == np.float16 else x
+    size = abs(wide)
     if ord == 2:
         y = _root(sum(wide * wide, axis=axis, keepdims=keepdims))
 
@@ -117,27 +119,35 @@ def vector_norm(x: Any, *, ord: float = 2, axis: Axis = None, keepdims: bool = F
             zero = length == 0
             return where(zero, 0.0, reshape(g, kept) / where(zero, 1.0, length)) * wide
 
-    elif ord == 1:
-        y = sum(abs(wide), axis=axis, keepdims=keepdims)
-
-        def pullback(g: Any) -> Any:
-            return reshape(g, kept) * sign(wide)
-
-    elif ord == math.inf:
-        size = abs(wide)
-        y = max(size, axis=axis, keepdims=keepdims)
+    elif ord in (math.inf, -math.inf):
+        y = (max if ord > 0 else min)(size, axis=axis, keepdims=keepdims)
 
         def pullback(g: Any) -> Any:
             return _shared(g, size, y, axis) * sign(wide)
 
+    elif ord == 0:
+        y = sum(astype(wide != 0, dtype=wide.dtype), axis=axis, keepdims=keepdims)
+
+        def pullback(g: Any) -> Any:
+            return broadcast_to(reshape(0.0 * g, kept), shape)
+
     else:
-        raise ValueError(f"vector_norm: of the orders 1, 2 and inf, got {ord!r}")
+        p = float(ord)
+        y = sum(size if p == 1 else size**p, axis=axis, keepdims=keepdims) ** (1 / p)
+
+        def pullback(g: Any) -> Any:
+            length = reshape(y, kept)
+            still = (size == 0) | (length == 0)
+            part = where(still, 1.0, size) / where(length == 0, 1.0, length)
+            return reshape(g, kept) * where(still, 0.0, sign(wide) * part ** (p - 1))
+
     return astype(y, dtype=x.dtype) if wide is not x else y, pullback
 
 
 @op
 def max(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """The largest along `axis`, NaN if one is; tied elements share the gradient equally."""
+    _refuse_empty("max", x.shape, axis)
     y = namespace(x).max(x, axis=axis, keepdims=keepdims)
     return y, lambda g: _shared(g, x, y, axis)
 
@@ -145,8 +155,16 @@ def max(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
 @op
 def min(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """The smallest along `axis`, NaN if one is; tied elements share the gradient equally."""
+    _refuse_empty("min", x.shape, axis)
     y = namespace(x).min(x, axis=axis, keepdims=keepdims)
     return y, lambda g: _shared(g, x, y, axis)
+
+
+def _refuse_empty(name: str, shape: tuple[int, ...], axis: Axis) -> None:
+    """IndexError for an axis without elements, as in PyTorch: none of them is an extreme."""
+    for a in () if axis is None else axis if isinstance(axis, tuple) else (axis,):
+        if -len(shape) <= a < len(shape) and shape[a] == 0:
+            raise IndexError(f"{name}: axis {a} of shape {shape} has no elements, so none is the {name}")
 
 
 def _shared(g: Any, x: Any, y: Any, axis: Axis) -> Any:
@@ -161,12 +179,14 @@ def _shared(g: Any, x: Any, y: Any, axis: Axis) -> Any:
 @op
 def argmax(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
     """The place of the first largest along `axis`, or in the flattened array."""
+    _refuse_empty("argmax", x.shape, tuple(range(x.ndim)) if axis is None else axis)
     return namespace(x).argmax(x, axis=axis, keepdims=keepdims), None
 
 
 @op
 def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
     """The place of the first smallest along `axis`, or in the flattened array."""
+    _refuse_empty("argmin", x.shape, tuple(range(x.ndim)) if axis is None else axis)
     return namespace(x).argmin(x, axis=axis, keepdims=keepdims), None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from minigrad.backend import is_floating
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import isfinite, where
@@ -13,8 +15,9 @@ from minigrad.ops.elementwise import isfinite, where
 
 @op
 def sign(x: Any) -> Any:
-    """-1, 0 or 1."""
-    return namespace(x).sign(x), _nothing
+    """-1, 0 or 1, of NaN 0; a boolean stays what it is."""
+    library = namespace(x)
+    return library.copy(x) if x.dtype == np.bool_ else library.where(x == x, library.sign(x), 0), _nothing
 
 
 @op

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from minigrad.operation import namespace, op
@@ -79,6 +80,8 @@ def tile(x: Any, reps: tuple[int, ...]) -> Any:
 @op(linear=True)
 def pad(x: Any, *, pad_width: tuple[tuple[int, int], ...], constant_values: Any = 0) -> Any:
     """x between constants: so many before and behind it along each axis; the gradient is that of x's place."""
+    if len(pad_width) != x.ndim:
+        raise ValueError(f"pad: {len(pad_width)} pairs of widths for shape {x.shape}; give one for each axis")
     inside = tuple(slice(before, before + n) for (before, _), n in zip(pad_width, x.shape, strict=True))
     library = namespace(x)
     value = library.pad(x, pad_width, constant_values=constant_values) if x.ndim else library.copy(x)
@@ -103,17 +106,36 @@ def _matrices(name: str, x: Any) -> Any:
     return x
 
 
+def _check_tensors(name: str, arrays: Sequence[Any]) -> None:
+    for x in arrays:
+        if not hasattr(x, "shape"):
+            raise TypeError(f"{name}: takes tensors, got {type(x).__name__}")
+
+
 @op(linear=True)
 def concatenate(*arrays: Any, axis: int = 0) -> Any:
-    """The arrays of a list one after another along an existing axis; each gets its piece of the gradient."""
-    lengths = [x.shape[axis] for x in arrays]
-    ends = [sum(lengths[: i + 1]) for i in range(len(lengths) - 1)]
-    return namespace(*arrays).concatenate(arrays, axis), lambda g: split(g, tuple(ends), axis)
+    """The arrays of a list one after another along an existing axis; each gets its piece of the gradient.
+
+    One of shape (0,) adds nothing, whatever the others' shapes, as in PyTorch.
+    """
+    _check_tensors("concatenate", arrays)
+    nothing = [x.shape == (0,) for x in arrays]
+    joined = [x for x, empty in zip(arrays, nothing, strict=True) if not empty] or arrays
+    value = namespace(*arrays).concatenate(joined, axis)
+    lengths = [0 if empty else x.shape[axis] for x, empty in zip(arrays, nothing, strict=True)]
+    ends = tuple([sum(lengths[: i + 1]) for i in range(len(lengths) - 1)])
+
+    def pullback(g: Any) -> list[Any]:
+        pieces = split(g, ends, axis)
+        return [reshape(piece, (0,)) if empty else piece for piece, empty in zip(pieces, nothing, strict=True)]
+
+    return value, pullback
 
 
 @op(linear=True)
 def stack(*arrays: Any, axis: int = 0) -> Any:
     """The arrays of a list, all of one shape, along a new axis."""
+    _check_tensors("stack", arrays)
 
     def pullback(g: Any) -> list[Any]:
         place = axis % g.ndim

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def plain_softmax(x: Any, *, axis: int) -> Any:
 @op(reference=plain_softmax, floating=True)
 def softmax(x: Any, *, axis: int) -> Any:
     """e^x / Σ e^x along `axis`; ∂x = y (g - Σ g y). A row of -inf alone is NaN."""
-    library = namespace(x)
+    library, axis = namespace(x), operator.index(axis)
     y = _below_maximum(x, axis)
     library.exp(y, out=y)
     y /= y.sum(axis=axis, keepdims=True)
@@ -45,7 +46,7 @@ def plain_log_softmax(x: Any, *, axis: int) -> Any:
 @op(reference=plain_log_softmax, floating=True)
 def log_softmax(x: Any, *, axis: int) -> Any:
     """x - log Σ e^x along `axis`; ∂x = g - e^y Σ g."""
-    library = namespace(x)
+    library, axis = namespace(x), operator.index(axis)
     y = _below_maximum(x, axis)
     y -= library.log(library.exp(y).sum(axis=axis, keepdims=True))
 

@@ -105,3 +105,14 @@ def test_threads_watch_apart():
         thread.start()
         thread.join()
     assert watched == [False] and notes.events == []
+
+
+def test_all_watchers_are_told_though_one_raises_an_error():
+    class Refusing(Watcher):
+        def walked(self, node, gradient, results):
+            raise KeyError(node.operation.name)
+
+    before, after = Notes(), Notes()
+    with watching(before), watching(Refusing()), watching(after), pytest.raises(KeyError, match="exp"):
+        leaf(1.0).exp().backward()
+    assert before.events == after.events and before.events[-1] == ("walked", "exp", [()])

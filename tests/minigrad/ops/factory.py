@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+import minigrad as mg
 from minigrad import Tensor, gradcheck, ops
 from tests.minigrad.fake_cupy import installed
-from tests.support import TOLERANCE, assert_close, torch_or_skip
+from tests.support import HALF, TOLERANCE, assert_close, check_kind, torch_or_skip
 
 Shapes = tuple[tuple[int, ...], ...]  # one an operand
 Values = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
@@ -72,6 +73,7 @@ ANY_ONE: tuple[Shapes, ...] = (((),), ((0,),), ((2, 0, 3),), ((1,),))
 ANY_TWO: tuple[Shapes, ...] = (
     ((), ()), ((), (3, 4)), ((1,), (3, 4)), ((3, 1), (4,)), ((1, 3, 1), (2, 1, 4)), ((), (0,)), ((0, 3), (1, 3)),
 )  # fmt: skip
+ODD_SHAPES = ((2,), (3,), (2, 3), (4, 1, 2, 2))  # an operation of given shapes must refuse some of them
 ANY_THREE: tuple[Shapes, ...] = (((), (3, 1), (4,)), ((2, 3), (), ()), ((1, 3), (2, 1), (2, 3)), ((0,), (1,), ()))
 
 
@@ -90,6 +92,8 @@ class Case:
         values: what the operands hold: one for all, or one an operand.
         numpy, torch: `call` for NumPy and PyTorch, where they name it differently.
         differentiable: whether gradients flow to the floating-point operands.
+        refuses: calls that must fail, (library, *operands) -> ..., where library is `minigrad` or PyTorch.
+        unlike: which wrong operands PyTorch treats otherwise, for a reason: "shapes", "text", "integers".
     """
 
     name: str
@@ -100,6 +104,8 @@ class Case:
     numpy: Callable[..., Any] | None = None
     torch: Callable[..., Any] | None = None
     differentiable: bool = True
+    refuses: Sequence[Callable[..., Any]] = ()
+    unlike: Sequence[str] = ()
 
     def operands(self, shapes: Shapes, seed: int, dtype: Any = np.float64) -> list[np.ndarray]:
         rng = np.random.default_rng(seed)
@@ -139,25 +145,37 @@ def of_numbers(function: Callable[[float], float]) -> Callable[..., Any]:
 def make_tests(cases: Sequence[Case]) -> tuple[Callable[..., None], ...]:
     """Four test functions for a table: against finite differences, NumPy and PyTorch, and on another device."""
     each_case = pytest.mark.parametrize("case", cases, ids=[f"{case.name}-{i}" for i, case in enumerate(cases)])
-    return tuple(each_case(_on_all_shapes(*check)) for check in _CHECKS)
+    groups = [("gradients", "half"), ("numpy",), ("torch", "refusals"), ("device",)]
+    return tuple(each_case(_test_of(names)) for names in groups)
 
 
-def _on_all_shapes(check: Callable[[Case, Shapes, int], None], examples: int) -> Callable[[Case], None]:
+def _test_of(names: Sequence[str]) -> Callable[[Case], None]:
     def test(case: Case) -> None:
-        @settings(max_examples=examples)
-        @given(case.shapes, SEEDS)
-        def on_drawn_shapes(shapes: Shapes, seed: int) -> None:
-            check(case, shapes, seed)
-
-        with np.errstate(divide="ignore", invalid="ignore"):  # a row without elements
-            for shapes in case.always:
-                check(case, shapes, 0)
-            on_drawn_shapes()
+        for name in names:
+            run_check(case, name)
 
     return test
 
 
-# ---- the tests -------------------------------------------------------------------------------------------------------
+def run_check(case: Case, name: str) -> int:
+    """One of `CHECKS` on all shapes of a case; AssertionError that names what differs. Returns what the check counts."""
+    check = CHECKS[name]
+    count = 0
+
+    @settings(max_examples=check.examples)
+    @given(case.shapes, SEEDS)
+    def on_drawn_shapes(shapes: Shapes, seed: int) -> None:
+        nonlocal count
+        count += check.function(case, shapes, seed) or 0
+
+    with np.errstate(all="ignore"):  # of rows without elements, and of operands that are to be refused
+        for shapes in case.always if check.always else ():
+            count += check.function(case, shapes, 0) or 0
+        on_drawn_shapes()
+    return count
+
+
+# ---- the checks ------------------------------------------------------------------------------------------------------
 
 
 def _check_gradients(case: Case, shapes: Shapes, seed: int) -> None:
@@ -167,7 +185,43 @@ def _check_gradients(case: Case, shapes: Shapes, seed: int) -> None:
         assert gradcheck(case.ours, operands, order=2)
     else:
         leaves = [Tensor(array, requires_grad=array.dtype.kind == "f") for array in operands]
-        assert not any(value.requires_grad for value in case.ours(*leaves))
+        assert not any(value.requires_grad for value in case.ours(*leaves)), "the gradient: there should be none"
+
+
+def _generator_of_weights(seed: int) -> np.random.Generator:
+    """For what gradients begin with: not the stream of the operands, which would give their own values again."""
+    return np.random.default_rng([seed, 1])
+
+
+def _check_half(case: Case, shapes: Shapes, seed: int) -> int:
+    """In float16 values and gradients are those of float64, but for rounding, and stay float16.
+
+    Returns 0 if no operand is floating, else 1.
+    """
+    arrays = case.operands(shapes, seed, np.float16)
+    if not any(array.dtype == np.float16 for array in arrays):
+        return 0
+
+    def leaves_in(dtype: Any) -> list[Tensor]:
+        return [Tensor(a.astype(dtype), requires_grad=True) if a.dtype == np.float16 else Tensor(a) for a in arrays]
+
+    leaves, exact = leaves_in(np.float16), leaves_in(np.float64)
+    found, precise, single = case.ours(*leaves), case.ours(*exact), case.ours(*leaves_in(np.float32))
+    rng = _generator_of_weights(seed)
+    for value, wanted, like in zip(found, precise, single, strict=True):
+        dtype = np.float16 if like.dtype == np.float32 else like.dtype
+        assert value.dtype == dtype, f"the dtype is {value.dtype}, expected {np.dtype(dtype)}"
+        assert_close(value, wanted, HALF, least=1)
+        if value.requires_grad:
+            weights = np.asarray(rng.standard_normal(value.shape)).astype(np.float16)
+            value.backward(weights.astype(value.dtype), retain_graph=True)
+            wanted.backward(weights.astype(np.float64), retain_graph=True)
+    for place, (ours, other) in enumerate(zip(leaves, exact, strict=True)):
+        if ours.grad is not None:
+            what = f"the gradient of operand {place} in float16"
+            assert ours.grad.dtype == np.float16, f"{what} is {ours.grad.dtype}"
+            assert_close(ours.grad, other.grad, HALF, what, least=1)
+    return 1
 
 
 def _check_numpy(case: Case, shapes: Shapes, seed: int) -> None:
@@ -177,34 +231,94 @@ def _check_numpy(case: Case, shapes: Shapes, seed: int) -> None:
         exact = case.numpys(*[array.astype(np.float64) if array.dtype == dtype else array for array in arrays])
         expected = case.numpys(*arrays)
         found = case.ours(*map(Tensor, arrays))
-        assert len(found) == len(expected)
+        assert len(found) == len(expected), f"{len(found)} values, expected {len(expected)}"
         for value, wanted, precise in zip(found, expected, exact, strict=True):
-            assert value.dtype == np.asarray(wanted).dtype
+            dtype_of_numpy = np.asarray(wanted).dtype
+            assert value.dtype == dtype_of_numpy, f"the dtype is {value.dtype}, expected {dtype_of_numpy}"
             assert_close(value, precise, tolerance)
 
 
 def _check_torch(case: Case, shapes: Shapes, seed: int) -> None:
-    """Values, dtypes and gradients are PyTorch's, in float32 and float64."""
+    """Values, dtypes and gradients are PyTorch's, in float32 and float64, and in float16 where PyTorch has that."""
     torch = torch_or_skip()
-    for dtype, tolerance in TOLERANCE.items():
+    for dtype, tolerance in {**TOLERANCE, np.dtype(np.float16): HALF}.items():
         arrays = case.operands(shapes, seed, dtype)
         leaves = [Tensor(array, requires_grad=array.dtype == dtype) for array in arrays]
         theirs = [torch.tensor(array, requires_grad=array.dtype == dtype) for array in arrays]
-        found, expected = case.ours(*leaves), case.torchs(torch, *theirs)
-        rng = np.random.default_rng(seed)
+        try:
+            expected = case.torchs(torch, *theirs)
+        except NotImplementedError:
+            if dtype != np.float16:
+                raise
+            continue
+        least = 1 if dtype == np.float16 else 0
+        found = case.ours(*leaves)
+        rng = _generator_of_weights(seed)
         for value, wanted in zip(found, expected, strict=True):
-            assert str(value.dtype) == str(wanted.dtype).removeprefix("torch.")
-            assert value.requires_grad == wanted.requires_grad
-            assert_close(value, wanted, tolerance)
+            assert str(value.dtype) == str(wanted.dtype).removeprefix("torch."), (
+                f"the dtype is {value.dtype}, expected {wanted.dtype}"
+            )
+            assert value.requires_grad == wanted.requires_grad, "the gradient: required here or there, not in both"
+            assert_close(value, wanted, tolerance, least=least)
             if value.requires_grad:
-                weights = np.asarray(rng.standard_normal(value.shape), dtype)
+                weights = np.asarray(rng.standard_normal(value.shape), value.dtype)
                 value.backward(weights, retain_graph=True)
                 wanted.backward(torch.tensor(weights), retain_graph=True)
         for place, (ours, other) in enumerate(zip(leaves, theirs, strict=True)):
-            assert (ours.grad is None) == (other.grad is None)
+            what = f"the gradient of operand {place}"
+            assert (ours.grad is None) == (other.grad is None), f"{what} is None here or there, not in both"
             if ours.grad is not None:
-                assert ours.grad.dtype == dtype
-                assert_close(ours.grad, other.grad, tolerance, f"the gradient of operand {place}")
+                assert ours.grad.dtype == dtype, f"{what} is {ours.grad.dtype}, expected {dtype}"
+                assert_close(ours.grad, other.grad, tolerance, what, least)
+
+
+def _check_refusals(case: Case, shapes: Shapes, seed: int) -> int:
+    """What PyTorch refuses of wrong operands is refused with the same kind of error; what it takes gives its values.
+
+    Integers and booleans in place of floats are taken more widely here (docs/architecture.md). Returns how many were
+    refused.
+    """
+    torch = torch_or_skip()
+    arrays = case.operands(shapes, seed)
+    for call in case.refuses:
+        check_kind(lambda: call(torch, *map(torch.tensor, arrays)), lambda: call(mg, *map(Tensor, arrays)))
+    refused = len(case.refuses)
+    for wrong, widely in _wrong_operands(case, shapes, seed):
+        theirs = [torch.tensor(x) if isinstance(x, np.ndarray) else x for x in wrong]
+        ours = [Tensor(x) if isinstance(x, np.ndarray) else x for x in wrong]
+        try:
+            expected = case.torchs(torch, *theirs)
+        except AttributeError:
+            continue  # a method of what is no tensor
+        except Exception:
+            if not widely:
+                check_kind(lambda: case.torchs(torch, *theirs), lambda: case.ours(*ours))
+                refused += 1
+            continue
+        if not all(isinstance(wanted, torch.Tensor) for wanted in expected):
+            continue  # "text" % tensor, tensor == None: Python's own meaning
+        for value, wanted in zip(case.ours(*ours), expected, strict=True):
+            assert str(value.dtype) == str(wanted.dtype).removeprefix("torch."), (
+                f"the dtype is {value.dtype}, expected {wanted.dtype}"
+            )
+            assert_close(value, wanted, TOLERANCE.get(value.dtype, 0))
+    return refused
+
+
+def _wrong_operands(case: Case, shapes: Shapes, seed: int) -> Iterator[tuple[list[Any], bool]]:
+    """Operands that may not be taken, and whether the project takes such more widely than PyTorch."""
+    operands = case.operands(shapes, seed)
+    for place in range(len(operands)):
+        before, behind = operands[:place], operands[place + 1 :]
+        for shape in ODD_SHAPES if "shapes" not in case.unlike else ():
+            odd = case.operands((*shapes[:place], shape, *shapes[place + 1 :]), seed)[place]
+            yield [*before, odd, *behind], False
+        if len(operands) > 1 and "text" not in case.unlike:
+            yield [*before, "text", *behind], False
+    floats = [x.dtype.kind == "f" for x in operands]
+    if any(floats) and all(x.size for x in operands) and "integers" not in case.unlike:
+        for dtype in (np.int64, np.bool_):
+            yield [x.astype(dtype) if f else x for x, f in zip(operands, floats, strict=True)], True
 
 
 def _check_device(case: Case, shapes: Shapes, seed: int) -> None:
@@ -226,4 +340,20 @@ def _check_device(case: Case, shapes: Shapes, seed: int) -> None:
                 assert_close(tensor.grad.numpy(), wanted.grad.numpy(), 1e-14)
 
 
-_CHECKS = [(_check_gradients, 6), (_check_numpy, 10), (_check_torch, 10), (_check_device, 4)]  # examples of each
+@dataclass(frozen=True)
+class Check:
+    """What a case is held against, and on how many drawn shapes."""
+
+    function: Callable[[Case, Shapes, int], int | None]
+    examples: int
+    always: bool = True  # whether the case's own shapes are tried too
+
+
+CHECKS = {
+    "gradients": Check(_check_gradients, 6),
+    "half": Check(_check_half, 6),
+    "numpy": Check(_check_numpy, 10),
+    "torch": Check(_check_torch, 10),
+    "refusals": Check(_check_refusals, 2, always=False),
+    "device": Check(_check_device, 4),
+}

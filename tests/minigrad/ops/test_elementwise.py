@@ -38,7 +38,7 @@ CASES = [
     binary("divide", values=(normal, nonzero)),
     binary("floor_divide", values=(normal, nonzero), torch=lambda t, x, y: (x // y).detach(), differentiable=False),
     binary("remainder", values=(normal, nonzero)),
-    binary("power", values=(positive, normal), torch=lambda t, x, y: t.pow(x, y)),
+    binary("power", values=(positive, normal), torch=lambda t, x, y: t.pow(x, y), unlike=["integers"]),
     unary("power", lambda _, x: x**3),
     unary("power", lambda _, x: x**-0.5, values=positive),
     unary("power", lambda _, x: 2.0**x),
@@ -60,6 +60,8 @@ CASES = [
     binary("bitwise_and", values=booleans, differentiable=False),
     binary("bitwise_or", values=integers, differentiable=False),
     binary("bitwise_or", values=booleans, differentiable=False),
+    binary("bitwise_xor", values=integers, differentiable=False),
+    binary("bitwise_xor", values=booleans, differentiable=False),
     unary("invert", values=integers, torch=lambda t, x: ~x, differentiable=False),
     unary("invert", values=booleans, torch=lambda t, x: ~x, differentiable=False),
     *[
