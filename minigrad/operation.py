@@ -93,9 +93,13 @@ def is_watched() -> bool:
 
 def tell(event: str, *about: Any) -> None:
     """Call the method named `event` of each of this thread's watchers; of all, even if one raises an error."""
-    with contextlib.ExitStack() as stack:
-        for watcher in reversed(_thread.watchers):
-            stack.callback(getattr(watcher, event), *about)
+    watchers = iter(_thread.watchers)
+    try:
+        for watcher in watchers:
+            getattr(watcher, event)(*about)
+    finally:
+        for watcher in watchers:  # behind one that raised
+            getattr(watcher, event)(*about)
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
