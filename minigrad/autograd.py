@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,12 +41,14 @@ def backward(
     since. Nothing has been added to any `.grad` then.
     """
     seed = _seed(output, gradient, "backward")
-    gradients, owned = _walk([output], [seed], None, retain_graph, create_graph)
-    _run_hooks_of_leaves(gradients, owned)
+    gradients, owned, _ = _walk([output], [seed], None, retain_graph, create_graph)
+    sums = []
     with GradMode(create_graph):
         for leaf, value in gradients.items():
-            mine = _own(value, leaf in owned)
-            leaf.grad = mine if leaf.grad is None else leaf.grad + mine
+            mine = _own(_hooked(leaf, value), leaf in owned and not hasattr(leaf, "hooks"))
+            sums.append(mine if leaf.grad is None else leaf.grad + mine)
+    for leaf, total in zip(gradients, sums, strict=True):  # after an error none has been reached
+        leaf.grad = total
 
 
 def grad(
@@ -68,20 +70,18 @@ def grad(
 
     Raises RuntimeError as `backward` does, and for an input that is unused or requires no gradient.
     """
-    outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-    inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    outputs, inputs = _tensors(outputs, "output"), _tensors(inputs, "input")
     weights = list(grad_outputs) if isinstance(grad_outputs, (list, tuple)) else [grad_outputs] * len(outputs)
     if len(weights) != len(outputs):
         raise ValueError(f"grad: {len(weights)} grad_outputs for {len(outputs)} outputs; give one an output")
     for place, tensor in enumerate(inputs):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"grad: input {place} must be a Tensor, not {type(tensor).__name__}")
         if not tensor.requires_grad:
             raise RuntimeError(f"grad: input {place} of shape {tensor.shape} does not require grad")
     seeds = [_seed(output, weight, "grad") for output, weight in zip(outputs, weights, strict=True)]
     sources = [tensor.node or tensor for tensor in inputs]
-    gradients, owned = _walk(outputs, seeds, set(sources), retain_graph, create_graph)
-    _run_hooks_of_leaves(gradients, owned)
+    gradients, _, hooked = _walk(outputs, seeds, set(sources), retain_graph, create_graph)
+    for source in {source for source in sources if source in gradients and source not in hooked}:
+        gradients[source] = _hooked(source, gradients[source])
     for place, source in enumerate(sources):
         if source not in gradients and not allow_unused:
             raise RuntimeError(
@@ -90,6 +90,15 @@ def grad(
             )
     with GradMode(create_graph):
         return tuple(_own(gradients[source], False) if source in gradients else None for source in sources)
+
+
+def _tensors(given: Any, role: str) -> list[Tensor]:
+    """One Tensor, or the Tensors of any iterable, as a list."""
+    tensors = list(given) if isinstance(given, Iterable) and not isinstance(given, Tensor) else [given]
+    for place, tensor in enumerate(tensors):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"grad: {role} {place} must be a Tensor, not {type(tensor).__name__}")
+    return tensors
 
 
 def _seed(output: Tensor, gradient: Any, caller: str) -> Array | Tensor:
@@ -123,16 +132,17 @@ def _walk(
     retain_graph: bool | None,
     create_graph: bool,
     stops: frozenset[Any] = frozenset(),
-) -> tuple[dict[Any, Any], set[Any]]:
+) -> tuple[dict[Any, Any], set[Any], set[Node]]:
     """Walk back from the outputs: the heart of the engine.
 
     Returns the gradients of the leaves, or of the `wanted` nodes and leaves: Tensors with a graph of their own if
-    `create_graph`, else arrays; and whose arrays were made here, so that they may be written into. Goes no further than
-    `stops`.
+    `create_graph`, else arrays; then whose arrays were made here, so that they may be written into; and the nodes whose
+    hooks were run, being walked. Goes no further than `stops`.
     """
     keep = create_graph if retain_graph is None else retain_graph
     gradients: dict[Any, Any] = {}
     owned: set[Any] = set()
+    hooked: set[Node] = set()
     values: dict[Node, Tensor] = {}
     nodes = _nodes_to_walk(outputs, wanted, stops)
     pull = _pull_watched if is_watched() else _pull
@@ -148,6 +158,7 @@ def _walk(
                 continue
             if node.hooks is not None:
                 gradient = _hooked(node, gradient)
+                hooked.add(node)
             if wanted is not None and node in wanted:
                 gradients[node] = gradient
             if node.part is not None:
@@ -171,7 +182,7 @@ def _walk(
                     held += result
                 else:
                     _accumulate(gradients, owned, target, result, name)
-    return gradients, owned
+    return gradients, owned, hooked
 
 
 def _nodes_to_walk(outputs: Sequence[Tensor], wanted: set[Any] | None, stops: frozenset[Any]) -> list[Node]:
@@ -245,8 +256,8 @@ def _pull(node: Node, gradient: Any, values: dict[Node, Tensor] | None) -> Seque
 
 
 def _pull_watched(node: Node, gradient: Any, values: dict[Node, Tensor] | None) -> Sequence[Any]:
-    tell("walking", node)
     try:
+        tell("walking", node)
         results = _pull(node, gradient, values)
     except BaseException:
         tell("walked", node, gradient, None)
@@ -255,16 +266,11 @@ def _pull_watched(node: Node, gradient: Any, values: dict[Node, Tensor] | None) 
     return results
 
 
-def _run_hooks_of_leaves(gradients: dict[Any, Any], owned: set[Any]) -> None:
-    for source, gradient in gradients.items():
-        if isinstance(source, Tensor) and hasattr(source, "hooks"):
-            gradients[source] = _hooked(source, gradient)
-            owned.discard(source)
-
-
 def _hooked(source: Any, gradient: Any) -> Any:
     """The gradient after the hooks of its tensor, each of which is given a copy and may put another in its place."""
-    hooks = source.hooks
+    hooks = getattr(source, "hooks", None)
+    if hooks is None:
+        return gradient
     with GradMode(isinstance(gradient, Tensor)):
         for hook in list(hooks.functions.values()):
             replaced = hook(_own(gradient, False))
@@ -399,7 +405,7 @@ def gradients_between(
 ) -> list[Any]:
     """The gradients of `sources` (nodes, leaves, or None), as if none were made of another: no walk goes past them."""
     stops = frozenset([source for source in sources if source is not None])
-    found, _ = _walk(outputs, seeds, set(stops), True, create_graph, stops)
+    found, _, _ = _walk(outputs, seeds, set(stops), True, create_graph, stops)
     return [found.get(source) for source in sources]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from minigrad import ops
 from minigrad.autograd import gradients_between, restored
-from minigrad.backend import Array, is_array, to_device
+from minigrad.backend import Array, is_array, is_floating, to_device
 from minigrad.factories import zeros
 from minigrad.grad_mode import GradMode, is_grad_enabled
 from minigrad.operation import Node, Operation, Watcher, op, watching
@@ -38,8 +39,9 @@ def checkpoint(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         outputs, several = segment.run()
     live = [place for place, y in enumerate(outputs) if y.requires_grad]
     if live:
-        sources = _sources([outputs[place] for place in live], reading.first)
-        segment.remember(outputs, live, sources, reading.memories)
+        ends = _ends([outputs[place] for place in live], lambda node: node.serial < reading.first)
+        sources = [restored(end, {}) if type(end) is Node else end for end in ends]
+        segment.remember(outputs, live, ends, reading.memories)
         for place, y in zip(live, checkpointed(sources, segment=segment), strict=True):
             outputs[place] = y
     return tuple(outputs) if several else outputs[0]
@@ -57,7 +59,7 @@ class _Segment:
     live: list[int]  # places of the outputs that carry gradients
     sources: list[Any]  # the nodes and leaves that their gradients flow to
     versions: list[tuple[Memory, int]]  # of all that fn read
-    samples: list[np.ndarray]  # a few elements of each output
+    forms: list[_Form]  # of all outputs
     first_values: tuple[Array, ...] | None  # until they are handed out
 
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -76,12 +78,12 @@ class _Segment:
                 )
         return [ops.alias(y) for y in outputs], isinstance(result, tuple)
 
-    def remember(self, outputs: list[Tensor], live: list[int], sources: list[Tensor], memories: set[Memory]) -> None:
+    def remember(self, outputs: list[Tensor], live: list[int], sources: list[Any], memories: set[Memory]) -> None:
         """What the first run has shown."""
         self.live = live
-        self.sources = [x.node or x for x in sources]
+        self.sources = sources
         self.versions = [(memory, memory.version) for memory in memories]
-        self.samples = [_sample(y) for y in outputs]
+        self.forms = [_Form(y) for y in outputs]
         self.first_values = tuple(outputs[place].data for place in live)
 
     def run_again(self, record: bool) -> list[Tensor]:
@@ -93,8 +95,8 @@ class _Segment:
             )
         with GradMode(record), replayed(self.position):
             outputs, _ = self.run()
-        samples = [_sample(y) for y in outputs]
-        if len(samples) != len(self.samples) or not all(map(_agree, samples, self.samples)):
+        forms = [_Form(y) for y in outputs]
+        if len(forms) != len(self.forms) or not all(map(_Form.agrees, forms, self.forms)):
             raise RuntimeError(
                 "checkpoint: fn, run again for its gradients, gives other values than at first; it must not depend on "
                 "what changes in between, such as a module's mode or random numbers that are not the thread's"
@@ -109,6 +111,13 @@ class _Segment:
     def pulled_back(self, gradients: Sequence[Any]) -> list[Any]:
         """The gradients of the sources: arrays of arrays; of Tensors Tensors, with a graph."""
         outputs = self.run_again(record=True)
+        known = set(self.sources)
+        missing = known.difference(_ends([y for y in outputs if y.requires_grad], known.__contains__))
+        if missing:
+            raise RuntimeError(
+                f"checkpoint: {len(missing)} of the tensors that gradients flow to take no part when fn is run again; "
+                "change neither their requires_grad nor which tensors fn uses before the gradients are taken"
+            )
         # An unused output of several comes with zeros. They are not walked back: 0 · ∞ within fn would be NaN.
         used = [place for place, g in enumerate(gradients) if len(gradients) == 1 or not _is_zero(g)]
         create_graph = isinstance(gradients[0], Tensor)
@@ -123,27 +132,25 @@ class _Reading(Watcher):
 
     def __init__(self) -> None:
         self.memories: set[Memory] = set()
-        self.first: int | None = None
+        self.first = math.inf
 
     def made(self, operation: Operation, inputs: Sequence[Any], options: Any, values: Any, node: Node | None) -> None:
         self.memories.update(x.memory for x in inputs if isinstance(x, Tensor))
-        if node is not None and self.first is None:
-            self.first = node.serial
+        if node is not None:
+            self.first = min(self.first, node.serial)
 
 
-def _sources(outputs: list[Tensor], first: Any) -> list[Tensor]:
-    """The tensors that the graph of fn's outputs begins with: leaves, and values of nodes older than the first."""
-    found: list[Tensor] = []
+def _ends(outputs: list[Tensor], is_outside: Callable[[Node], bool]) -> list[Any]:
+    """Where the graph of fn's outputs ends: at leaves, and at nodes that were not made in fn."""
+    found: list[Any] = []
     waiting: list[Any] = [y.node for y in outputs]
     seen = set(waiting)
     while waiting:
         for target in waiting.pop().targets:
             if target is not None and target not in seen:
                 seen.add(target)
-                if type(target) is not Node:
+                if type(target) is not Node or is_outside(target):
                     found.append(target)
-                elif target.serial < first:
-                    found.append(restored(target, {}))
                 else:
                     waiting.append(target)
     return found
@@ -153,19 +160,27 @@ def _kept(argument: Any) -> Any:
     return argument.copy() if is_array(argument) else argument
 
 
-def _sample(y: Tensor) -> np.ndarray:
-    """Some fifty elements, evenly spread: enough to notice other values without keeping all."""
-    elements = y.data.reshape(-1)
-    return np.array(to_device(elements[:: elements.size // 50 + 1], "cpu"))
+class _Form:
+    """What is kept of an output to notice other values: sums of its parts, so that each element counts."""
 
+    PARTS = 64
 
-def _agree(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether they are equal up to rounding, which a pass through another room of attention may change."""
-    if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind != "f":
-        return np.array_equal(a, b)
-    tolerance = float(np.finfo(a.dtype).eps) ** 0.5
-    size = np.abs(b[np.isfinite(b)]).max(initial=0)
-    return np.allclose(a, b, tolerance, tolerance * size, equal_nan=True)
+    def __init__(self, y: Tensor) -> None:
+        self.shape, self.dtype = y.shape, y.dtype
+        elements = y.data.reshape(-1).astype(np.float64)
+        cut = elements.size - elements.size % self.PARTS
+        pairs = [(a[:cut].reshape(self.PARTS, -1).sum(axis=1), a[cut:]) for a in (elements, abs(elements))]
+        self.sums, self.sizes = [np.concatenate([to_device(part, "cpu") for part in pair]) for pair in pairs]
+
+    def agrees(self, other: _Form) -> bool:
+        """Whether they are equal up to rounding, which a pass through another room of attention may change."""
+        if (self.shape, self.dtype) != (other.shape, other.dtype):
+            return False
+        tolerance = float(np.finfo(self.dtype).eps) ** 0.5 if is_floating(self.dtype) else 0.0
+        with np.errstate(invalid="ignore"):  # inf - inf
+            near = abs(self.sums - other.sums) <= tolerance * self.sizes
+        same = (self.sums == other.sums) | (np.isnan(self.sums) & np.isnan(other.sums))
+        return bool((near | same).all())
 
 
 def _zeros(source: Any, as_tensor: bool) -> Any:

@@ -37,8 +37,11 @@ class GradMode:
         mode.grad_enabled = mode.former.pop()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if not callable(function):
-            raise TypeError(f"grad mode decorates a function, not {type(function).__name__}")
+        if not callable(function) or isinstance(function, type):
+            kind = "class" if isinstance(function, type) else type(function).__name__
+            raise TypeError(f"grad mode decorates a function, not a {kind}")
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"grad mode cannot decorate the async function {function.__name__}: use a block inside it")
 
         @functools.wraps(function)
         def decorated(*args: Any, **kwargs: Any) -> Any:
@@ -61,6 +64,7 @@ class GradMode:
             except StopIteration as stop:
                 return stop.value
             finally:
+                del step  # with an error that was thrown in, it would hold on to this frame
                 own = mode.grad_enabled, mode.former
                 mode.grad_enabled, mode.former = callers
             try:

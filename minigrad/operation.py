@@ -70,13 +70,12 @@ _counting = threading.Lock()
 @contextlib.contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
     """A block in which `watcher` is told what this thread does."""
-    former = _thread.watchers
-    _thread.watchers = (*former, watcher)
+    _thread.watchers = (*_thread.watchers, watcher)
     _count_watchers(1)
     try:
         yield
-    finally:
-        _thread.watchers = former
+    finally:  # blocks within generators may end in another order than they began
+        _thread.watchers = tuple([other for other in _thread.watchers if other is not watcher])
         _count_watchers(-1)
 
 
@@ -93,13 +92,15 @@ def is_watched() -> bool:
 
 def tell(event: str, *about: Any) -> None:
     """Call the method named `event` of each of this thread's watchers; of all, even if one raises an error."""
-    watchers = iter(_thread.watchers)
-    try:
-        for watcher in watchers:
-            getattr(watcher, event)(*about)
-    finally:
-        for watcher in watchers:  # behind one that raised
-            getattr(watcher, event)(*about)
+    _tell_all(_thread.watchers, event, about)
+
+
+def _tell_all(watchers: Sequence[Watcher], event: str, about: Sequence[Any]) -> None:
+    if watchers:
+        try:
+            getattr(watchers[0], event)(*about)
+        finally:
+            _tell_all(watchers[1:], event, about)
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ def _callable(operation: Operation) -> Callable[..., Any]:
                 operands = tuple([x if isinstance(x, Tensor) else _constant(operation, x) for x in operands])
                 arrays = [x._data if isinstance(x, Tensor) else x for x in operands]
                 value, pullbacks = computed(operation, arrays, options)
-        except (IndexError, TypeError, ValueError) as error:
+        except (IndexError, OverflowError, TypeError, ValueError) as error:
             if str(error).startswith(f"{operation.name}:"):
                 raise
             raise _named(error, operation, operands) from error
@@ -238,7 +239,7 @@ def _arithmetic(operation: Operation, general: Callable[..., Any]) -> Callable[.
             return general(x, y)
         try:
             value, pullbacks = body(a, b)
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             return general(x, y)  # which says what is wrong
         if type(value) is ndarray and value.base is None and value is not a and value is not b:
             tensor = _new(Tensor)
@@ -468,7 +469,7 @@ def _constant(operation: Operation, operand: Any) -> Any:
 def _named(error: Exception, operation: Operation, inputs: Sequence[Any]) -> Exception:
     """The array library's error with the operation's name and the shapes at fault."""
     shapes = " and ".join(str(x.shape) if hasattr(x, "shape") else repr(x) for x in inputs)
-    kind = next(kind for kind in (IndexError, TypeError, ValueError) if isinstance(error, kind))
+    kind = next(k for k in (IndexError, OverflowError, TypeError, ValueError) if isinstance(error, k))
     return kind(f"{operation.name}: {error} (called with {shapes})")
 
 

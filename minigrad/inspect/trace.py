@@ -132,7 +132,7 @@ class Tracer(Watcher):
 
     def origin(self) -> Origin | None:
         """Of what is being made; None if it is made by the walk of a node whose origin is not known."""
-        if not self.walked_nodes:
+        if not self.walked_nodes or self.walked_nodes[-1].operation.name == "checkpointed":  # whose function runs again
             return _origin_here()
         known = self.walked_nodes[-1].origin
         return known and Origin(known.call, known.file, known.line, known.function, retraced=True)

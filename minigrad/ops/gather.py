@@ -75,7 +75,8 @@ def scatter(x: Any, indices: Any, src: Any, axis: int) -> Any:
     of another dtype than x, IndexError where src is too short.
     """
     row, key, shape = _along("scatter", x, indices, axis)
-    values = _source("scatter", x, src, shape) if hasattr(src, "dtype") else src
+    is_number = not hasattr(src, "dtype") or isinstance(src, np.generic)
+    values = src if is_number else _source("scatter", x, src, shape)
     return reshape(put_at(row, values, key=key), x.shape)
 
 

@@ -191,3 +191,21 @@ def test_threads_that_differentiate_shared_parameters_do_not_meet():
             for one, other in zip(result, wanted, strict=True):
                 assert_close(one, other, 0)
     assert w.grad is None
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "text"),
+    [
+        (3.0, leaf(1.0), "grad: output 0 must be a Tensor, not float"),
+        ([leaf(1.0), "y"], leaf(1.0), "grad: output 1 must be a Tensor, not str"),
+        (leaf(1.0), None, "grad: input 0 must be a Tensor, not NoneType"),
+    ],
+)
+def test_what_is_no_tensor_is_named(outputs, inputs, text):
+    with pytest.raises(TypeError, match=text):
+        mg.grad(outputs, inputs)
+
+
+def test_inputs_may_come_from_an_iterator():
+    x, y = leaf(2.0), leaf(3.0)
+    assert [g.item() for g in mg.grad(x * y, iter([x, y]))] == [3.0, 2.0]

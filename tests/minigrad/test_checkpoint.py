@@ -368,3 +368,37 @@ def test_an_error_in_the_second_run_names_the_operation():
     assert "in the pullback of checkpointed" in caught.value.__notes__[0]
     assert mg.random.stream_position() == position
     assert mg.is_grad_enabled()
+
+
+def test_one_element_of_an_array_in_a_closure_that_changes_is_noticed():
+    x, array = leaf(np.ones(2000)), np.ones(2000)
+    y = mg.checkpoint(lambda: x * array)
+    array[1234] = 7.0
+    with pytest.raises(RuntimeError, match="run again for its gradients, gives other values"):
+        y.sum().backward()
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_tensor_that_takes_no_part_when_fn_is_run_again_is_an_error(whole):
+    x, held = leaf([1.0, 2.0]), {"w": leaf([3.0, 4.0])}
+    first = held["w"]
+    y = mg.checkpoint(lambda: x * held["w"] if whole else held["w"] * 2)
+    if whole:
+        held["w"] = leaf([3.0, 4.0])  # the same values, another tensor
+    else:
+        first.requires_grad = False
+    with pytest.raises(RuntimeError, match="checkpoint: 1 of the tensors that gradients flow to take no part"):
+        y.sum().backward()
+    assert first.grad is None
+
+
+def test_anomaly_mode_names_the_line_in_fn_and_its_module_in_the_second_run_too():
+    class Root(nn.Module):
+        def forward(self, x):
+            return (x - x).sqrt()  # here
+
+    root, x = Root(), leaf([1.0])
+    with np.errstate(divide="ignore", invalid="ignore"), mg.detect_anomaly(), pytest.raises(mg.AnomalyError) as error:
+        mg.checkpoint(root, x).backward()
+    assert "return (x - x).sqrt()  # here" in str(error.value) and "a Root" in str(error.value)

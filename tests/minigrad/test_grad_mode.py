@@ -1,6 +1,9 @@
 """Grad mode: nested, after errors, in threads, around functions and generators."""
 
+import contextlib
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -133,8 +136,22 @@ def test_no_grad_decorates_with_and_without_parentheses(decorate):
 
 
 def test_grad_mode_decorates_nothing_but_functions():
-    with pytest.raises(TypeError, match="grad mode decorates a function, not Tensor"):
+    with pytest.raises(TypeError, match="grad mode decorates a function, not a Tensor"):
         mg.no_grad(leaf(1.0))
+    with pytest.raises(TypeError, match="grad mode decorates a function, not a class"):
+        mg.no_grad(dict)
+
+
+def test_grad_mode_does_not_decorate_what_runs_later_than_it_is_called():
+    async def later():
+        pass
+
+    async def steps():
+        yield
+
+    for function in (later, steps):
+        with pytest.raises(TypeError, match=f"cannot decorate the async function {function.__name__}: use a block"):
+            mg.no_grad(function)
 
 
 def test_a_decorated_generator_gives_its_caller_the_callers_mode_at_each_yield():
@@ -155,6 +172,32 @@ def test_a_decorated_generator_gives_its_caller_the_callers_mode_at_each_yield()
         steps.send("c")
     assert stop.value.value == [(False, "a"), (False, "b"), (True, "c")]
     assert mg.is_grad_enabled()
+
+
+@pytest.mark.parametrize("end", ["close", "throw", "drop"])
+def test_a_decorated_generator_that_has_ended_is_gone_without_the_collector(end):
+    class Held:
+        pass
+
+    @mg.no_grad()
+    def steps(held):
+        yield held
+
+    held = Held()
+    gone = weakref.ref(held)
+    gc.disable()
+    try:
+        generator = steps(held)
+        next(generator)
+        if end == "close":
+            generator.close()
+        elif end == "throw":
+            with contextlib.suppress(KeyError):
+                generator.throw(KeyError)
+        del generator, held
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_decorated_generator_is_thrown_into_and_closed_in_its_mode():

@@ -156,6 +156,33 @@ def test_hooks_see_gradients_in_no_grad_mode_unless_a_graph_is_made():
     assert modes == [False, True]
 
 
+def test_the_hooks_of_a_wanted_value_run_whatever_else_is_wanted():
+    x = leaf(2.0)
+    y = x * 2
+    y.register_hook(lambda g: g * 100)
+    y.retain_grad()
+    for wanted in ([y], [y, x]):
+        assert mg.grad(y * 3, wanted, retain_graph=True)[0].item() == 300.0
+    assert mg.grad(y, y)[0].item() == 100.0
+    assert y.grad.item() == 700.0
+
+
+def test_grad_leaves_the_hooks_of_leaves_that_it_was_not_asked_for_alone():
+    x, y, seen = leaf(2.0), leaf(3.0), []
+    y.register_hook(seen.append)
+    mg.grad(x * y + y * 10, x)  # on the way a part of y's gradient is known
+    assert seen == []
+
+
+def test_an_error_in_a_hook_leaves_no_grad_half_added():
+    x, y = leaf(1.0), leaf(2.0)
+    y.register_hook(lambda g: 1 / 0)
+    for first, second in ((x, y), (y, x)):
+        with pytest.raises(ZeroDivisionError):
+            (first * second).backward()
+        assert x.grad is None and y.grad is None
+
+
 @pytest.mark.parametrize(
     ("returned", "error", "text"),
     [

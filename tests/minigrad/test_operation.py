@@ -298,3 +298,8 @@ def test_an_error_inside_a_pullback_says_whose_it_is():
     with pytest.raises(ZeroDivisionError) as caught:
         make((broken, None))(leaf([1.0]), leaf([2.0])).backward()
     assert caught.value.__notes__ == ["in the pullback of faulty, for its value of shape (1,)"]
+
+
+def test_a_number_too_large_for_the_operands_dtype_is_an_error_that_says_where():
+    with pytest.raises(OverflowError, match=r"add: .* \(called with \(2,\) and 1180591620717411303424\)"):
+        Tensor([1, 2]) + 2**70

@@ -2,6 +2,7 @@
 
 import math
 import operator
+import warnings
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tests.minigrad.ops.factory import (
     with_axes,
     with_zeros,
 )
+from tests.support import assert_close, check_kind, torch_or_skip
 
 
 def any_shape(name, call=None, **more):
@@ -53,6 +55,11 @@ def by_operator(name):
 def shuffled(rng, shape):
     """Numbers that are far enough from one another for finite differences to keep their order."""
     return np.asarray(rng.permutation(math.prod(shape)).reshape(shape) * 0.5)
+
+
+def kind_of(x, name):
+    """The dtype of that name in the library of the tensor x."""
+    return name if isinstance(x, Tensor) else getattr(torch_or_skip(), name)
 
 
 NO_GRADIENT = {"differentiable": False}
@@ -129,6 +136,10 @@ METHODS = [
     two("maximum", lambda _, x, y: x.maximum(y)),
     two("minimum", lambda _, x, y: x.minimum(y)),
     two("where", lambda _, x, y: x.where(x > 0, y)),
+    any_shape("round", lambda _, x: x.round(decimals=1), values=lambda rng, shape: integers(rng, shape) / 10 + 0.03),
+    any_shape("round", lambda _, x: x.round(decimals=-1), values=lambda rng, shape: integers(rng, shape) * 10.0 + 3),
+    two("max", lambda _, x, y: x.max(y)),
+    two("min", lambda _, x, y: x.min(y)),
     two("masked_fill", lambda _, x, mask: x.masked_fill(mask, -2.0), values=(normal, booleans)),
     axes("softmax", lambda _, x: x.softmax(dim=-1)),
     axes("log_softmax", lambda _, x: x.log_softmax(0)),
@@ -138,6 +149,13 @@ METHODS = [
     axes("sum", lambda _, x: x.sum(dim=(0, -1), keepdim=True), min_side=0),
     axes("sum", lambda _, x: x.sum([0, 1])),
     any_shape("sum", values=integers, **NO_GRADIENT),
+    axes("sum", lambda _, x: x.sum(1, dtype=kind_of(x, "float64"))),
+    axes("mean", lambda _, x: x.mean(0, dtype=kind_of(x, "float64"))),
+    axes("prod", lambda _, x: x.prod(0, dtype=kind_of(x, "float64")), values=with_zeros),
+    axes("cumsum", lambda _, x: x.cumsum(0, dtype=kind_of(x, "float64"))),
+    axes("cumprod", lambda _, x: x.cumprod(1, dtype=kind_of(x, "float64")), values=with_zeros),
+    axes("softmax", lambda _, x: x.softmax(0, dtype=kind_of(x, "float64"))),
+    axes("log_softmax", lambda _, x: x.log_softmax(1, dtype=kind_of(x, "float64"))),
     axes("mean", lambda _, x: x.mean(), least=0),
     axes("mean", lambda _, x: x.mean(-1, keepdim=True)),
     axes("var", lambda _, x: x.var(), min_side=2),
@@ -145,11 +163,17 @@ METHODS = [
     axes("var", lambda _, x: x.var((0, 1), keepdim=True), min_side=2),
     axes("std", lambda _, x: x.std(), min_side=2),
     axes("std", lambda _, x: x.std(dim=1, correction=0, keepdim=True), min_side=2),
+    axes("var", lambda _, x: x.var(False), min_side=2),
+    axes("var", lambda _, x: x.var(1, True), min_side=2),
+    axes("std", lambda _, x: x.std(unbiased=False), min_side=2),
+    axes("std", lambda _, x: x.std(dim=(0, 1), unbiased=True, keepdim=True), min_side=2),
     any_shape("prod", values=with_zeros),
     axes("prod", lambda _, x: x.prod(1, keepdim=True), values=with_zeros),
     axes("norm", lambda _, x: x.norm(), values=nonzero),
     axes("norm", lambda _, x: x.norm(p=1, dim=(0, 1), keepdim=True), values=nonzero),
     axes("norm", lambda _, x: x.norm(float("inf"), -1)),
+    axes("norm", lambda _, x: x.norm(3, dim=0), values=nonzero),
+    axes("norm", lambda _, x: x.norm("fro", dim=[0, 1]), values=nonzero),
     axes("logsumexp", lambda _, x: x.logsumexp(1)),
     axes("logsumexp", lambda _, x: x.logsumexp(dim=[0, -1], keepdim=True)),
     axes("cumsum", lambda _, x: x.cumsum(dim=-1), min_side=0),
@@ -205,6 +229,7 @@ METHODS = [
     axes("flip", lambda _, x: x.flip(0, -1), min_side=0),
     axes("flip", lambda _, x: x.flip([1]), min_side=0),
     any_shape("flip", lambda _, x: x.flip(())),
+    axes("flip", lambda _, x: x.flip(dims=(0, -1))),
     axes("roll", lambda _, x: x.roll(4)),
     axes("roll", lambda _, x: x.roll(-1, dims=-1)),
     axes("roll", lambda _, x: x.roll([1, 2], [0, 1])),
@@ -228,6 +253,7 @@ METHODS = [
     axes("transpose", lambda _, x: x.transpose(0, -1), min_side=0),
     axes("permute", lambda _, x: x.permute(2, 0, 1), least=3, min_side=0),
     axes("permute", lambda _, x: x.permute((-1, 0, 1)), least=3),
+    axes("permute", lambda _, x: x.permute(dims=(-1, 0, 1)), least=3),
     of((2, 1, 3), "expand", lambda _, x: x.expand(-1, 4, 3)),
     of((3,), "expand", lambda _, x: x.expand((2, 0, 3))),
     any_shape("expand", lambda _, x: x.expand(2, *x.shape)),
@@ -332,7 +358,19 @@ def test_casts_to_lower_precision_are_pytorchs():
         (lambda x: x.dot(x), ValueError, r"dot: takes two vectors .*, got shapes \(3, 4\) and \(3, 4\)"),
         (lambda x: x[0].dot(x[0, :3]), ValueError, r"dot: takes two vectors .*, got shapes \(4,\) and \(3,\)"),
         (lambda x: x.outer(x[0]), ValueError, r"outer: takes two vectors, got shapes \(3, 4\) and \(4,\)"),
-        (lambda x: x[0].outer(2.0), ValueError, r"outer: takes two vectors, got shapes \(4,\) and \(\)"),
+        (lambda x: x[0].outer(2.0), TypeError, "outer: takes two vectors, got a float"),
+        (lambda x: x[0].dot("x"), TypeError, "dot: takes two vectors .*, got a str"),
+        (lambda x: x[0].diagonal(), IndexError, r"diagonal: takes tensors of two dimensions or more, got shape \(4,\)"),
+        (lambda x: x.softmax(None), TypeError, "softmax: 'NoneType' object cannot be interpreted as an integer"),
+        (lambda x: x.log_softmax(0.5), TypeError, "log_softmax: 'float' object cannot be interpreted as an integer"),
+        (lambda x: x.cumsum(None), TypeError, "cumsum: 'NoneType' object cannot be interpreted as an integer"),
+        (lambda x: x.chunk(0.5), TypeError, "'float' object cannot be interpreted as an integer"),
+        (lambda x: x.split(0.5), TypeError, "'float' object cannot be interpreted as an integer"),
+        (lambda x: x[:, :1].squeeze((1, -1)), ValueError, r"squeeze: a dimension stands twice in \(1, -1\), shape"),
+        (lambda x: x.sum().sum((0, -1)), ValueError, r"dimensions \(0, -1\) are one and the same of a tensor with 0"),
+        (lambda x: x.sum().transpose(0, 1), IndexError, "dimension 1 of a tensor with 0 dimensions"),
+        (lambda x: x.sum().squeeze(1), IndexError, "dimension 1 of a tensor with 0 dimensions"),
+        (lambda x: x.sum().flatten(1), IndexError, "dimension 1 of a tensor with 0 dimensions"),
         (lambda x: x.bmm(x), ValueError, r"bmm: takes two batches .*, got shapes \(3, 4\) and \(3, 4\)"),
         (lambda x: x[None].bmm(x[None]), ValueError, r"bmm: takes two batches .*\(1, 3, 4\) and \(1, 3, 4\)"),
         (lambda x: x[None].bmm(x.T.expand(2, 4, 3)), ValueError, r"bmm: .*\(1, 3, 4\) and \(2, 4, 3\)"),
@@ -348,3 +386,71 @@ def test_dimensions_and_shapes_that_do_not_fit(call, error, text):
 def test_roll_takes_one_shift_for_each_dimension():
     with pytest.raises(ValueError, match=r"roll: 2 shifts \(1, 2\) for 1 dimensions 0; give one for each"):
         Tensor([[1.0, 2.0]]).roll((1, 2), 0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *[
+            lambda x, name=name, dim=dim: getattr(x, name)(dim)
+            for name in ("sum", "mean", "prod", "amax", "amin", "logsumexp", "any", "all", "squeeze", "flip")
+            for dim in (0, -1, (0,), (-1,), ())
+            if not (name == "prod" and isinstance(dim, tuple))
+        ],
+        *[
+            lambda x, name=name, dim=dim: getattr(x, name)(dim)
+            for name in ("var", "std", "softmax", "log_softmax", "cumsum", "cumprod", "argmax", "argmin", "max", "min")
+            for dim in (0, -1)
+        ],
+        lambda x: x.norm(1, 0),
+        lambda x: x.norm(2, (0,)),
+        lambda x: x.amax((0,), True),
+        lambda x: x.argmin(0, keepdim=True),
+        lambda x: x.max(0, keepdim=True),
+        lambda x: x.transpose(0, -1),
+        lambda x: x.movedim(0, -1),
+        lambda x: x.movedim((), ()),
+        lambda x: x.flatten(0, -1),
+        lambda x: x.roll(1),
+        lambda x: x.permute(()),
+        lambda x: x.sum(1),
+        lambda x: x.softmax(1),
+        lambda x: x.logsumexp((1,)),
+        lambda x: x.movedim(0, 1),
+        lambda x: x.flip(1),
+        lambda x: x.roll(1, 0),
+        lambda x: x.size(0),
+        lambda x: x.unbind(0),
+        lambda x: x.split(1),
+        lambda x: x.narrow(0, 0, 1),
+        lambda x: x.diagonal(),
+    ],
+)
+def test_the_only_dimension_of_a_0_d_tensor_is_pytorchs(call):
+    """0 and -1 may be named, though there is none; where nothing can be done along it both refuse."""
+    torch = torch_or_skip()
+    x, other = Tensor(2.5, requires_grad=True), torch.tensor(2.5, requires_grad=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the variance of one element
+            expected = call(other)
+    except Exception:
+        check_kind(lambda: call(other), lambda: call(x))
+        return
+    with np.errstate(invalid="ignore"):
+        found = call(x)
+    pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+    for value, wanted in pairs:
+        assert (str(value.dtype), value.requires_grad) == (str(wanted.dtype)[6:], wanted.requires_grad)
+        assert_close(value, wanted, 1e-6)
+        if value.requires_grad:
+            value.backward(retain_graph=True) if value.ndim == 0 else value.sum().backward()
+            wanted.backward(retain_graph=True) if wanted.ndim == 0 else wanted.sum().backward()
+            assert_close(x.grad, other.grad, 1e-6)
+
+
+def test_the_dtype_that_is_asked_for_is_the_results():
+    x = Tensor([True, True, False])
+    assert (x.sum(dtype="bool").dtype, x.prod(0, dtype="bool").item()) == (np.bool_, False)
+    assert x.sum(dtype="int32").dtype == x.cumsum(0, dtype="int32").dtype == np.int32
+    assert Tensor([1.9, 1.9]).sum(dtype=np.int64).item() == 2  # cast first, as in PyTorch

@@ -113,6 +113,21 @@ def test_all_watchers_are_told_though_one_raises_an_error():
             raise KeyError(node.operation.name)
 
     before, after = Notes(), Notes()
-    with watching(before), watching(Refusing()), watching(after), pytest.raises(KeyError, match="exp"):
+    with watching(before), watching(Refusing()), watching(Refusing()), watching(after), pytest.raises(KeyError):
         leaf(1.0).exp().backward()
     assert before.events == after.events and before.events[-1] == ("walked", "exp", [()])
+
+
+def test_blocks_that_end_in_another_order_than_they_began():
+    def in_a_block_of_its_own(notes):
+        with watching(notes):
+            yield
+
+    first, second = Notes(), Notes()
+    step = in_a_block_of_its_own(first)
+    next(step)
+    with watching(second):
+        step.close()
+        leaf(1.0).exp()
+    assert not is_watched()
+    assert first.events == [] and [event[1] for event in second.events] == ["exp", "exp"]

@@ -357,3 +357,9 @@ def test_indices_on_another_device(name):
 def test_what_does_not_fit(call, error, text):
     with pytest.raises(error, match=text):
         call(mg.zeros(3, 4))
+
+
+def test_a_number_of_numpys_is_a_number_to_scatter():
+    x = mg.zeros(3)
+    assert x.scatter(0, Tensor([1]), value=np.float64(2)).tolist() == [0, 2, 0]
+    assert x.scatter(0, Tensor([1]), value=np.float64(2)).dtype == np.float32
