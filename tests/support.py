@@ -16,7 +16,7 @@ HALF = 8e-3  # of float16, whose numbers lie up to 1e-3 apart: a few roundings
 def assert_close(found: Any, expected: Any, tolerance: float, what: str = "the value", least: float = 0.0) -> None:
     """‖found − expected‖ ≤ tolerance · ‖expected‖ over the finite elements; shapes, NaN and infinities are equal.
 
-    `least`: what ‖expected‖ counts as if it is smaller, for results of cancellation, of which rounding is all that is left.
+    `least`: what ‖expected‖ counts as if it is smaller, for what is left of cancellation: nothing but rounding.
     """
     found, expected = as_array(found), as_array(expected)
     assert found.shape == expected.shape, f"{what}: shape {found.shape}, expected {expected.shape}"

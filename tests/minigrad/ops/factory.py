@@ -1,9 +1,14 @@
-"""The tests that every operation passes, made from a table with one `Case` an operation (or a way to call one)."""
+"""The tests that every operation passes, made from a table with one `Case` an operation (or a way to call one).
+
+docs/adding-an-op.md shows how to give an operation of your own its tests; `CHECKS`, at the end, are what they check.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -93,7 +98,7 @@ class Case:
         numpy, torch: `call` for NumPy and PyTorch, where they name it differently.
         differentiable: whether gradients flow to the floating-point operands.
         refuses: calls that must fail, (library, *operands) -> ..., where library is `minigrad` or PyTorch.
-        unlike: which wrong operands PyTorch treats otherwise, for a reason: "shapes", "text", "integers".
+        unlike: which wrong operands PyTorch treats otherwise, for a reason: "shapes", "text", "None", "integers".
     """
 
     name: str
@@ -158,17 +163,18 @@ def _test_of(names: Sequence[str]) -> Callable[[Case], None]:
 
 
 def run_check(case: Case, name: str) -> int:
-    """One of `CHECKS` on all shapes of a case; AssertionError that names what differs. Returns what the check counts."""
+    """One of `CHECKS` on all shapes of a case: AssertionError that names what differs. Returns what it counts."""
     check = CHECKS[name]
     count = 0
 
-    @settings(max_examples=check.examples)
+    @settings(max_examples=check.examples, deadline=None, report_multiple_bugs=False)
     @given(case.shapes, SEEDS)
     def on_drawn_shapes(shapes: Shapes, seed: int) -> None:
         nonlocal count
         count += check.function(case, shapes, seed) or 0
 
-    with np.errstate(all="ignore"):  # of rows without elements, and of operands that are to be refused
+    with np.errstate(all="ignore"), warnings.catch_warnings():  # rows without elements, and what is to be refused
+        warnings.simplefilter("ignore")
         for shapes in case.always if check.always else ():
             count += check.function(case, shapes, 0) or 0
         on_drawn_shapes()
@@ -281,7 +287,7 @@ def _check_refusals(case: Case, shapes: Shapes, seed: int) -> int:
     torch = torch_or_skip()
     arrays = case.operands(shapes, seed)
     for call in case.refuses:
-        check_kind(lambda: call(torch, *map(torch.tensor, arrays)), lambda: call(mg, *map(Tensor, arrays)))
+        check_kind(partial(call, torch, *map(torch.tensor, arrays)), partial(call, mg, *map(Tensor, arrays)))
     refused = len(case.refuses)
     for wrong, widely in _wrong_operands(case, shapes, seed):
         theirs = [torch.tensor(x) if isinstance(x, np.ndarray) else x for x in wrong]
@@ -292,7 +298,7 @@ def _check_refusals(case: Case, shapes: Shapes, seed: int) -> int:
             continue  # a method of what is no tensor
         except Exception:
             if not widely:
-                check_kind(lambda: case.torchs(torch, *theirs), lambda: case.ours(*ours))
+                check_kind(partial(case.torchs, torch, *theirs), partial(case.ours, *ours))
                 refused += 1
             continue
         if not all(isinstance(wanted, torch.Tensor) for wanted in expected):
@@ -315,6 +321,8 @@ def _wrong_operands(case: Case, shapes: Shapes, seed: int) -> Iterator[tuple[lis
             yield [*before, odd, *behind], False
         if len(operands) > 1 and "text" not in case.unlike:
             yield [*before, "text", *behind], False
+            if "None" not in case.unlike:
+                yield [*before, None, *behind], False
     floats = [x.dtype.kind == "f" for x in operands]
     if any(floats) and all(x.size for x in operands) and "integers" not in case.unlike:
         for dtype in (np.int64, np.bool_):
@@ -329,7 +337,7 @@ def _check_device(case: Case, shapes: Shapes, seed: int) -> None:
     with installed():
         on_gpu = [Tensor(a, requires_grad=f, device="cuda") for a, f in zip(arrays, needs_grad, strict=True)]
         for value, wanted in zip(case.ours(*on_gpu), case.ours(*on_cpu), strict=True):
-            assert value.device == "cuda:0"
+            assert value.device == "cuda:0", f"the value is on {value.device}, its operands on cuda:0"
             assert_close(value.numpy(), wanted.numpy(), 1e-14)
             if value.requires_grad:
                 value.sum().backward(retain_graph=True)
