@@ -273,9 +273,14 @@ def _hooked(source: Any, gradient: Any) -> Any:
         return gradient
     with GradMode(isinstance(gradient, Tensor)):
         for hook in list(hooks.functions.values()):
-            replaced = hook(_own(gradient, False))
-            if replaced is not None:
-                gradient = _replacement(replaced, gradient)
+            try:
+                replaced = hook(_own(gradient, False))
+                if replaced is not None:
+                    gradient = _replacement(replaced, gradient)
+            except Exception as error:
+                maker = f"the value of {source.operation.name}" if type(source) is Node else "a leaf"
+                error.add_note(f"in a hook of {maker}, of shape {source.shape}")
+                raise
         value = source.value() if hooks.retained else None
         if value is not None:
             value.grad = _own(gradient, False) if value.grad is None else value.grad + gradient

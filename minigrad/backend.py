@@ -31,12 +31,30 @@ def is_array(value: object) -> bool:
 
 
 def plain_array(value: Array) -> Array:
-    """The array itself, not a subclass of NumPy's with another arithmetic. TypeError for one that hides elements."""
-    if type(value) is np.ndarray or _is_cupy(value):
-        return value
+    """The array as a tensor holds it: in native byte order, and no subclass of NumPy's with another arithmetic.
+
+    Raises TypeError for one that hides elements, and as `tensor_dtype`.
+    """
+    refuse_masked(value)
+    array = value if _is_cupy(value) else np.asarray(value)
+    dtype = tensor_dtype(array.dtype)
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def refuse_masked(value: object) -> None:
+    """TypeError for an array that hides elements."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError("a masked array would lose its mask; fill it first, with array.filled(value)")
-    return np.asarray(value)
+
+
+def tensor_dtype(dtype: Any) -> np.dtype:
+    """The dtype in native byte order. TypeError unless it is one of booleans, integers or floats of up to 64 bits."""
+    found = np.dtype(dtype)
+    if found.kind not in "fiub":
+        raise TypeError(f"a tensor holds floats, integers or booleans, not {found}")
+    if found.itemsize > 8:
+        raise TypeError(f"a tensor holds floats of 16, 32 or 64 bits, not {found}; use .astype(np.float64)")
+    return found if found.isnative else found.newbyteorder("=")
 
 
 def is_floating(dtype: np.dtype) -> bool:
@@ -90,7 +108,7 @@ def cuda_available() -> bool:
 
 def cuda_device(device: str) -> tuple[ModuleType, int]:
     """CuPy and the GPU's number, of "cuda" or "cuda:1". Raises DeviceError that says what is missing."""
-    name, _, number = device.partition(":")
+    name, _, number = str(device).partition(":")
     if name != "cuda" or not (number.isdigit() or device == "cuda"):
         raise DeviceError(f'unknown device {device!r}: write "cpu", "cuda" or "cuda:1"')
     try:

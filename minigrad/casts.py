@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minigrad import ops
-from minigrad.backend import Array, is_floating
+from minigrad.backend import Array, is_floating, tensor_dtype
 
 if TYPE_CHECKING:
     from minigrad.tensor import Tensor
@@ -38,8 +38,7 @@ class Casts:
             dtype = np.dtype(target)
         except TypeError as error:
             raise TypeError(f"to: {target!r} is neither a device ('cpu', 'cuda', 'cuda:1') nor a dtype") from error
-        if dtype.kind not in "fiub":
-            raise TypeError(f"to: a tensor holds floats, integers or booleans, not {dtype}")
+        dtype = tensor_dtype(dtype)
         return self if dtype == self.dtype else ops.astype(self, dtype=dtype)
 
     def type_as(self, other: Tensor) -> Tensor:

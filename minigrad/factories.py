@@ -22,8 +22,9 @@ import numpy as np
 
 from minigrad import backend
 from minigrad.methods import sizes_of
-from minigrad.promotion import get_default_dtype
+from minigrad.promotion import get_default_dtype, result_type
 from minigrad.random import Generator, next_generator
+from minigrad.scalars import check_held, number
 from minigrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -44,9 +45,13 @@ def ones(*size: Sizes, dtype: Any = None, device: str | None = None, requires_gr
 def full(
     size: Sizes, fill_value: Any, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor with one number everywhere: bool of a bool, int64 of an int, unless a dtype is given."""
-    value = _number("full: fill_value", fill_value)
-    chosen = Tensor(value).dtype if dtype is None else dtype
+    """A tensor with one number everywhere: bool of a bool, int64 of an int, unless a dtype is given.
+
+    Raises ValueError for a number that the dtype cannot hold, TypeError for a tensor that requires grad.
+    """
+    value = number("full: fill_value", fill_value)
+    chosen = result_type([value]) if dtype is None else backend.tensor_dtype(dtype)
+    check_held("full", value, chosen)
     return _made(np.full(_shape("full", (size,)), value, chosen), device, requires_grad)
 
 
@@ -89,15 +94,20 @@ def arange(
 ) -> Tensor:
     """start, start + step, ... up to but without `end`; from 0 if one number is given. int64 of integers.
 
-    Raises ValueError for a step of 0, one that leads away from `end`, and bounds that are not finite.
+    For an integer dtype the three numbers are truncated first, as in PyTorch. Raises ValueError for a step of 0, one
+    that leads away from `end`, numbers that are not finite, and integers that int64 cannot hold.
     """
     start, end = (0, start) if end is None else (start, end)
-    start, end, step = (_number("arange: each bound", x) for x in (start, end, step))
-    if not (math.isfinite(start) and math.isfinite(end)):
-        raise ValueError(f"arange: the bounds must be finite, got {start} and {end}")
+    start, end, step = (number("arange: each bound", x) for x in (start, end, step))
+    if dtype is not None and np.dtype(dtype).kind in "iu":
+        start, end, step = (math.trunc(x) if math.isfinite(x) else x for x in (start, end, step))
+    if not all(map(math.isfinite, (start, end, step))):
+        raise ValueError(f"arange: the bounds and the step must be finite, got {start}, {end} and {step}")
     if step == 0 or (end - start) / step < 0:
         raise ValueError(f"arange: steps of {step} do not lead from {start} to {end}")
     if isinstance(start + end + step, int):
+        for bound in (start, end, step):
+            check_held("arange", bound, np.dtype(np.int64))
         array, chosen = np.arange(start, end, step, dtype=np.int64), np.dtype(np.int64)
     else:
         array, chosen = start + step * np.arange(math.ceil((end - start) / step)), get_default_dtype()
@@ -107,9 +117,15 @@ def arange(
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """`steps` numbers at equal distances from `start` to `end`, both included; `start` alone for one."""
+    """`steps` numbers at equal distances from `start` to `end`, both included; `start` alone for one.
+
+    For an integer dtype both ends are truncated first, and then the numbers, as in PyTorch.
+    """
     (count,) = _shape("linspace", (steps,))
-    array = np.linspace(_number("linspace: start", start), _number("linspace: end", end), count)
+    ends = number("linspace: start", start), number("linspace: end", end)
+    if dtype is not None and np.dtype(dtype).kind in "iu":
+        ends = math.trunc(ends[0]), math.trunc(ends[1])
+    array = np.linspace(*ends, count)
     return _made(array.astype(_or_default(dtype)), device, requires_grad)
 
 
@@ -164,17 +180,18 @@ def randint(
     low, high = operator.index(low), operator.index(high)
     if low >= high:
         raise ValueError(f"randint: there is no integer from {low} to below {high}")
-    with np.errstate(all="ignore"):
-        held = [np.asarray(number).astype(dtype).item() == number for number in (low, high - 1)]
-    if not all(held):
-        raise ValueError(f"randint: {np.dtype(dtype)} cannot hold the integers from {low} to below {high}")
+    _check_integers("randint", low, high, dtype)
     shape = _shape("randint", (size,))
     return _made(next_generator(generator).integers(low, high, shape).astype(dtype), device, requires_grad)
 
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = np.int64, device: str | None = None) -> Tensor:
-    """The integers from 0 to n - 1 in random order, each order equally likely."""
+    """The integers from 0 to n - 1 in random order, each order equally likely.
+
+    Raises ValueError if the dtype cannot hold them.
+    """
     (count,) = _shape("randperm", (n,))
+    _check_integers("randperm", 0, count, dtype)
     return _made(next_generator(generator).permutation(count).astype(dtype), device, False)
 
 
@@ -231,6 +248,7 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
     """
     if not hasattr(ext_tensor, "__dlpack__"):
         raise TypeError(f"from_dlpack: takes what has __dlpack__, got {type(ext_tensor).__name__}")
+    backend.refuse_masked(ext_tensor)
     kind, index = ext_tensor.__dlpack_device__()
     if isinstance(ext_tensor, Tensor) and not ext_tensor.requires_grad:
         return ext_tensor.detach()
@@ -251,13 +269,11 @@ def _made(array: Any, device: str | None, requires_grad: bool) -> Tensor:
 
 
 def _around(array: Any) -> Tensor:
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"a tensor holds floats, integers or booleans, not {array.dtype}")
-    return Tensor._of(array)
+    return Tensor._of(backend.plain_array(array))
 
 
 def _or_default(dtype: Any) -> Any:
-    return get_default_dtype() if dtype is None else dtype
+    return get_default_dtype() if dtype is None else backend.tensor_dtype(dtype)
 
 
 def _drawn_dtype(name: str, dtype: Any) -> np.dtype:
@@ -282,9 +298,13 @@ def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _number(what: str, value: Any) -> Any:
-    """A Python number of a number, a NumPy scalar or a 0-d tensor."""
-    number = value.item() if hasattr(value, "item") else value
-    if not isinstance(number, (int, float)):
-        raise TypeError(f"{what} must be a number, got {type(value).__name__}")
-    return number
+def _check_integers(name: str, low: int, high: int, dtype: Any) -> None:
+    """ValueError unless the dtype can hold every integer from `low` to below `high`."""
+    chosen = backend.tensor_dtype(dtype)
+    if backend.is_floating(chosen):
+        most = 2 ** (np.finfo(chosen).nmant + 1)  # beyond it some integers are missing
+        limits = -most, most
+    else:
+        limits = (0, 1) if chosen.kind == "b" else (np.iinfo(chosen).min, np.iinfo(chosen).max)
+    if low < high and not limits[0] <= low <= high - 1 <= limits[1]:
+        raise ValueError(f"{name}: {chosen} cannot hold the integers from {low} to below {high}")

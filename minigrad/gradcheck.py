@@ -9,6 +9,7 @@ import numpy as np
 
 from minigrad.autograd import grad
 from minigrad.backend import is_floating
+from minigrad.grad_mode import enable_grad
 from minigrad.tensor import Tensor
 
 
@@ -16,6 +17,7 @@ class GradcheckError(AssertionError):
     """A gradient that differs from the finite difference."""
 
 
+@enable_grad()
 def gradcheck(
     fn: Callable[..., Any],
     inputs: Sequence[Any],

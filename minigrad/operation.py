@@ -124,6 +124,7 @@ class Operation:
     linear: bool  # the pullbacks are functions of the gradient alone
     floating: bool  # integers become the default float dtype first
     exempt: frozenset[int]  # positions of inputs that are not promoted: conditions, indices
+    optional: frozenset[int]  # positions of inputs that may be None
     inputs: tuple[str, ...]  # positional parameters
     options: tuple[str, ...]  # keyword-only parameters
     variadic: bool  # one `*inputs` parameter, given as a list
@@ -136,6 +137,7 @@ def op(
     linear: bool = False,
     floating: bool = False,
     exempt: Iterable[str] = (),
+    optional: Iterable[str] = (),
 ) -> Any:
     """Make a differentiable operation out of a function of arrays that returns (value, pullbacks).
 
@@ -150,9 +152,12 @@ def op(
         linear: the pullbacks use nothing but the gradient, through operations only, so they serve Tensors as they are.
         floating: the operation has no meaning on integers: they become the default float dtype first.
         exempt: names of inputs that keep their dtype (conditions, indices).
+        optional: names of inputs that may be None (a bias).
     """
     if body is None:
-        return functools.partial(op, reference=reference, linear=linear, floating=floating, exempt=exempt)
+        return functools.partial(
+            op, reference=reference, linear=linear, floating=floating, exempt=exempt, optional=optional
+        )
     parameters = list(inspect.signature(body).parameters.values())
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     inputs = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
@@ -162,10 +167,11 @@ def op(
             raise TypeError(
                 f"op: {p} of {body.__name__} is no input; name each option after a *, as in f(x, *, axis=None)"
             )
-    if not set(exempt) <= set(inputs):
-        raise ValueError(f"op: exempt {sorted(exempt)} of {body.__name__} must name some of its inputs {inputs}")
-    positions = frozenset(inputs.index(name) for name in exempt)
-    operation = Operation(body.__name__, body, reference, linear, floating, positions, inputs, options, variadic)
+    for role, names in (("exempt", set(exempt)), ("optional", set(optional))):
+        if not names <= set(inputs):
+            raise ValueError(f"op: {role} {sorted(names)} of {body.__name__} must name some of its inputs {inputs}")
+    exempted, absent = [frozenset(inputs.index(name) for name in names) for names in (exempt, optional)]
+    operation = Operation(body.__name__, body, reference, linear, floating, exempted, absent, inputs, options, variadic)
     call = _callable(operation)
     return _arithmetic(operation, call) if len(inputs) == 2 and not options else call
 
@@ -184,7 +190,7 @@ def _callable(operation: Operation) -> Callable[..., Any]:
             operands, options = _bind(operation, operands, options)
         arrays = []
         dtype = None
-        uniform, needs_grad = True, False
+        uniform, needs_grad, absent = True, False, False
         for x in operands:
             if isinstance(x, Tensor):
                 data = x._data
@@ -196,9 +202,12 @@ def _callable(operation: Operation) -> Callable[..., Any]:
                     needs_grad = True
             else:
                 arrays.append(x)
+                absent = absent or x is None
                 uniform = uniform and (x is None or type(x) is float or type(x) is int)
         if dtype is None:  # no Tensor
             return _checked(operation, body(*operands, **options))[0]
+        if absent:
+            _check_absent(operation, operands)
         if _watched:
             tell("calling", operation)
         try:
@@ -456,11 +465,18 @@ def _constant(operation: Operation, operand: Any) -> Any:
     if isinstance(operand, np.generic) and operand.dtype.kind in "fiub":
         return operand.item()  # a scalar never widens
     if is_array(operand):
-        operand = plain_array(operand)
-        if operand.dtype.kind not in "fiub":
-            raise TypeError(f"{operation.name}: a tensor holds floats, integers or booleans, not {operand.dtype}")
-        return operand.copy()
-    raise TypeError(
+        return plain_array(operand).copy()
+    raise _no_operand(operation, operand)
+
+
+def _check_absent(operation: Operation, operands: Sequence[Any]) -> None:
+    for place, operand in enumerate(operands):
+        if operand is None and place not in operation.optional:
+            raise _no_operand(operation, operand)
+
+
+def _no_operand(operation: Operation, operand: Any) -> TypeError:
+    return TypeError(
         f"{operation.name} takes tensors, arrays and numbers, got {type(operand).__name__}: "
         "make a tensor of it with mg.Tensor(...)"
     )

@@ -25,6 +25,8 @@ class Generator:
     def manual_seed(self, seed: int, step: int = 0) -> Generator:
         """Start the stream (seed, step) afresh, and return the generator itself: see `minigrad.manual_seed`."""
         for name, number in (("seed", seed), ("step", step)):
+            if not hasattr(number, "__index__"):
+                raise TypeError(f"manual_seed: {name} must be an integer, got {number!r}")
             if not 0 <= number < 2**64:
                 raise ValueError(f"manual_seed: {name} must be from 0 to 2**64 - 1, got {number}")
         self._seed, self._step, self._call = int(seed), int(step), 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minigrad import ops
-from minigrad.backend import Array, device_of, is_array, is_floating, plain_array, to_device
+from minigrad.backend import Array, device_of, is_array, is_floating, plain_array, tensor_dtype, to_device
 from minigrad.casts import Casts
 from minigrad.hooks import Hooked, Hooks
 from minigrad.methods import Methods
@@ -117,6 +117,10 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        if not isinstance(value, (bool, np.bool_)):
+            raise TypeError(
+                f"requires_grad must be True or False, got {value!r}; a dtype is given by name, as dtype=..."
+            )
         if value and not is_floating(self.dtype):
             raise RuntimeError(
                 f"only floating-point tensors can require gradients, this one is {self.dtype}; "
@@ -210,6 +214,11 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
         return ops.copy(self)
 
     def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise ValueError(
+                f"bool() of a tensor with {self.numel()} elements, shape {self.shape}, is ambiguous; "
+                "use .any() or .all()"
+            )
         return bool(self.item())
 
     def __float__(self) -> float:
@@ -251,6 +260,11 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
             raise BufferError(
                 "a tensor that requires grad does not share its memory, since graphs would not notice what is done "
                 "to it; share its .detach()"
+            )
+        if min(self._data.strides, default=0) < 0:
+            raise BufferError(
+                "a view that runs backwards, such as x[::-1], is not shared, since other libraries have none: PyTorch "
+                "aborts the process; share its .clone()"
             )
         return self._data.__dlpack__(**options)
 
@@ -316,8 +330,6 @@ def _new_array(data: Any, dtype: Any, device: str | None) -> Array:
         data = np.array(data)
         if dtype is None and not keep and is_floating(data.dtype):
             dtype = get_default_dtype()
-    if data.dtype.kind not in "fiub":
-        raise TypeError(f"a tensor holds floats, integers or booleans, not {data.dtype}")
     data = plain_array(data)
     array = data if device is None else to_device(data, device)
-    return array.astype(dtype or array.dtype)  # astype copies
+    return array.astype(array.dtype if dtype is None else tensor_dtype(dtype))  # astype copies

@@ -16,6 +16,7 @@ from minigrad import ops
 from minigrad.backend import Array, DeviceError, device_of, is_array, to_device
 from minigrad.grad_mode import is_grad_enabled, no_grad
 from minigrad.promotion import category
+from minigrad.scalars import check_held, number
 
 if TYPE_CHECKING:
     from minigrad.operation import Node
@@ -54,6 +55,9 @@ class Writing:
         """Write one number everywhere."""
         if getattr(value, "ndim", 0):
             raise ValueError(f"fill_: takes a number or a 0-d tensor, got shape {value.shape}; copy_ broadcasts it")
+        if isinstance(value, (int, float, np.generic)):
+            value = number("fill_: value", value)
+            check_held("fill_", value, self.dtype)
         return self._write("fill_", ..., value)
 
     def zero_(self) -> Self:
@@ -142,6 +146,7 @@ class Writing:
     def _write_result(self, what: str, operate: Callable[..., Any], other: Any, alpha: Any = 1) -> Self:
         self._check_shape(what, other)
         self._check_writable(what, other)
+        alpha = number(f"{what}: alpha", alpha)
         with no_grad():
             value = operate(self, other if alpha == 1 else alpha * other)
         if category(value.dtype) > category(self.dtype):

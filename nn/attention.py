@@ -7,7 +7,7 @@ from typing import Any
 import nn.functional as F
 from minigrad import Tensor, zeros
 from nn import init
-from nn.common import check_probability
+from nn.common import probability
 from nn.linear import Linear
 from nn.module import Module, Parameter
 
@@ -48,8 +48,8 @@ class MultiHeadAttention(Module):
             raise ValueError(
                 f"MultiHeadAttention: d_model must be a multiple of num_heads, got {d_model} and {num_heads}"
             )
-        check_probability("MultiHeadAttention: dropout", dropout)
-        self.d_model, self.num_heads, self.dropout = d_model, num_heads, dropout
+        self.d_model, self.num_heads = d_model, num_heads
+        self.dropout = probability("MultiHeadAttention: dropout", dropout)
         self.kdim = d_model if kdim is None else kdim
         self.vdim = d_model if vdim is None else vdim
         if self.kdim == self.vdim == d_model:

@@ -10,6 +10,7 @@ from minigrad import Tensor, ops
 from minigrad.backend import device_of, is_floating, to_device
 from minigrad.promotion import result_type
 from minigrad.random import next_generator
+from minigrad.scalars import number
 
 
 def array_of(x: Any) -> Any:
@@ -20,16 +21,6 @@ def array_of(x: Any) -> Any:
 def as_dtype(x: Any, dtype: Any) -> Any:
     """x in this dtype, itself if it has it already; None for None."""
     return x if x is None or x.dtype == dtype else ops.astype(x, dtype=dtype)
-
-
-def widened(x: Any) -> Any:
-    """float16 as float32: sums of many float16 numbers are neither exact nor fast."""
-    return as_dtype(x, np.float32) if x.dtype == np.float16 else x
-
-
-def narrowed(x: Any, dtype: np.dtype) -> Any:
-    """What was computed from `widened` values, in float16 again if that is what they were."""
-    return as_dtype(x, dtype) if dtype == np.float16 else x
 
 
 def floating_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
@@ -60,10 +51,12 @@ def check_floating(name: str, dtype: np.dtype) -> None:
         raise TypeError(f"{name} must be floating, got {dtype}; write .float()")
 
 
-def check_probability(name: str, p: float) -> None:
-    """Raises ValueError that names what is outside 0 ... 1, or NaN."""
+def probability(name: str, p: Any) -> float:
+    """p as a Python number. TypeError that names what is no number, ValueError for one outside 0 ... 1, or NaN."""
+    p = number(name, p)
     if not 0 <= p <= 1:
         raise ValueError(f"{name} is a probability, from 0 to 1, got {p}")
+    return p
 
 
 def dropout_mask(x: Any, shape: tuple[int, ...], p: float) -> Any:

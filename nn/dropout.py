@@ -6,7 +6,7 @@ from typing import Any
 
 import nn.functional as F
 from minigrad import Tensor
-from nn.common import check_probability
+from nn.common import probability
 from nn.module import Module
 
 
@@ -19,8 +19,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        check_probability("Dropout: p", p)
-        self.p = p
+        self.p = probability("Dropout: p", p)
 
     def forward(self, x: Any) -> Tensor:
         """Any shape, to the same shape and dtype."""

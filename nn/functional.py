@@ -16,16 +16,16 @@ import numpy as np
 from minigrad import op, ops
 from minigrad.backend import array_module
 from minigrad.ops import elu, leaky_relu, one_hot, relu, silu, softplus
+from minigrad.ops.elementwise import narrowed, widened
+from minigrad.scalars import number
 from nn.common import (
     array_of,
     as_dtype,
     as_integers,
     check_floating,
-    check_probability,
     dropout_mask,
     floating_pair,
-    narrowed,
-    widened,
+    probability,
 )
 from nn.losses import (
     binary_cross_entropy_with_logits,
@@ -115,10 +115,12 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     if not -max(1, len(shape)) <= dim < max(1, len(shape)):
         raise IndexError(f"cosine_similarity: dim {dim} of tensors that broadcast to the shape {shape}")
 
+    eps = float(number("cosine_similarity: eps", eps))
+
     def directions(x: Any) -> Any:
         """Dividing first keeps the product between -1 and 1, however long the vectors are."""
         x = ops.broadcast_to(x, shape)
-        return x / ops.maximum(ops.vector_norm(x, axis=dim, keepdims=True), float(eps))
+        return x / ops.maximum(ops.vector_norm(x, axis=dim, keepdims=True), eps)
 
     return narrowed(ops.sum(directions(x1) * directions(x2), axis=dim), dtype)
 
@@ -143,7 +145,8 @@ def layer_norm(
     axes = _normalized_axes("layer_norm", x, normalized_shape, weight=weight, bias=bias)
     wide = widened(x)
     weight, bias = as_dtype(weight, wide.dtype), as_dtype(bias, wide.dtype)
-    return narrowed(fused_layer_norm(wide, weight, bias, axes=axes, eps=float(eps)), x.dtype)
+    eps = float(number("layer_norm: eps", eps))
+    return narrowed(fused_layer_norm(wide, weight, bias, axes=axes, eps=eps), x.dtype)
 
 
 def lengths(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -174,7 +177,7 @@ def plain_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
     return y if bias is None else y + bias
 
 
-@op(reference=plain_layer_norm, floating=True)
+@op(reference=plain_layer_norm, floating=True, optional=["weight", "bias"])
 def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
     """With x̂ the normalized rows, s their standard deviation and ĝ = g weight: ∂x = (ĝ - mean ĝ - x̂ mean(ĝ x̂)) / s.
 
@@ -229,7 +232,7 @@ def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = No
     """
     axes = _normalized_axes("rms_norm", input, normalized_shape, weight=weight)
     wide = widened(input)
-    eps = float(np.finfo(wide.dtype).eps if eps is None else eps)
+    eps = float(np.finfo(wide.dtype).eps if eps is None else number("rms_norm: eps", eps))
     return narrowed(fused_rms_norm(wide, as_dtype(weight, wide.dtype), axes=axes, eps=eps), input.dtype)
 
 
@@ -239,7 +242,7 @@ def plain_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
     return y if weight is None else y * weight
 
 
-@op(reference=plain_rms_norm, floating=True)
+@op(reference=plain_rms_norm, floating=True, optional=["weight"])
 def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
     """With x̂ = x / r the normalized rows, r their root mean squares and ĝ = g weight: ∂x = (ĝ - x̂ mean(ĝ x̂)) / r."""
     library = array_module(x)
@@ -276,7 +279,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     Srivastava et al. 2014, "Dropout". What is dropped comes from this thread's random stream: see `mg.manual_seed`.
     Raises ValueError for p outside 0 ... 1, TypeError for x that is not floating.
     """
-    check_probability("dropout: p", p)
+    p = probability("dropout: p", p)
     if not training or p == 0:
         return x
     check_floating("dropout: x", x.dtype)

@@ -13,15 +13,15 @@ import numpy as np
 
 from minigrad import op, ops
 from minigrad.backend import array_module
+from minigrad.ops.elementwise import narrowed, widened
+from minigrad.scalars import number
 from nn.common import (
     array_of,
     as_dtype,
     as_integers,
     check_floating,
-    check_probability,
     floating_pair,
-    narrowed,
-    widened,
+    probability,
 )
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -55,13 +55,13 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     Girshick 2015, "Fast R-CNN", equation 3 (where β is 1). Arguments and errors as for `mse_loss`;
     ValueError for β < 0.
     """
+    beta = float(number("smooth_l1_loss: beta", beta))
     if not beta >= 0:
         raise ValueError(f"smooth_l1_loss: beta must be 0 or more, got {beta}")
-    beta = float(beta)
     x, y, dtype = _operands("smooth_l1_loss", input, target, reduction)
     distance = ops.abs(x - y)
     if beta > 0:
-        near = distance < beta
+        near = ops.logical_not(distance >= beta)  # so that NaN is near, and its gradient NaN
         within = ops.where(near, x - y, 0.0)  # of an infinite distance the square's gradient would be 0 · ∞
         distance = ops.where(near, ops.square(within) * (0.5 / beta), distance - 0.5 * beta)
     return _reduced(distance, reduction, dtype)
@@ -180,7 +180,7 @@ def cross_entropy(
     Raises IndexError that names a target outside 0 ... C - 1, ValueError for shapes that do not fit or an unknown
     option, TypeError for logits that are not floating, or a target that is not of integers.
     """
-    check_probability("cross_entropy: label_smoothing", label_smoothing)
+    label_smoothing = probability("cross_entropy: label_smoothing", label_smoothing)
     rows, ids, shape, counted = _rows("cross_entropy", "logits", logits, target, ignore_index, reduction)
     losses = fused_cross_entropy(widened(rows), ids, ignore_index=ignore_index, label_smoothing=float(label_smoothing))
     return _reduced_rows(losses, shape, counted, reduction, logits.dtype)

@@ -5,7 +5,7 @@ The layers themselves, and the containers, are in the files beside this one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from textwrap import indent
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -294,8 +294,8 @@ def _once(named: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
 
 
 def _refuse_hidden(module: Module, name: str, value: Any) -> None:
-    """Modules and parameters in a plain list would be neither trained nor saved, and nothing would say so."""
-    if isinstance(value, (list, tuple, set, dict)) and _holds_parts(value):
+    """Modules and parameters in a plain collection would be neither trained nor saved, and nothing would say so."""
+    if not isinstance(value, Module) and _holds_parts(value):
         raise TypeError(
             f"{type(module).__name__}.{name}: modules or parameters in a {type(value).__name__} would be neither "
             "trained nor saved; put modules into nn.ModuleList([...]), and give a parameter an attribute of its own"
@@ -303,9 +303,13 @@ def _refuse_hidden(module: Module, name: str, value: Any) -> None:
 
 
 def _holds_parts(value: Any) -> bool:
-    if isinstance(value, (list, tuple, set, dict)):
-        return any(_holds_parts(part) for part in (value.values() if isinstance(value, dict) else value))
-    return isinstance(value, (Module, Parameter))
+    """Whether a list, a dict, a deque, an array of objects ... holds modules or parameters, at whatever depth."""
+    if not isinstance(value, Collection) or isinstance(value, (str, bytes, bytearray, range)):
+        return False
+    if hasattr(value, "dtype") and hasattr(value, "shape") and value.dtype != object:
+        return False  # an array of numbers
+    parts = value.values() if isinstance(value, Mapping) else value.flat if isinstance(value, np.ndarray) else value
+    return any(isinstance(part, (Module, Parameter)) or _holds_parts(part) for part in parts)
 
 
 def _to_numpy(value: Any) -> np.ndarray:

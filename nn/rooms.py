@@ -63,7 +63,7 @@ def _row_maximum(scores: Any) -> Any:
 # ---- fused: one operation, in few passes -----------------------------------------------------------------------------
 
 
-@op(reference=plain_attention, exempt=["visible", "kept"])
+@op(reference=plain_attention, exempt=["visible", "kept"], optional=["bias", "visible", "kept"])
 def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, kept: Any, *, scale: float) -> Any:
     """The same as one operation; keeps one array of N_q N_k numbers, and makes one more going back.
 

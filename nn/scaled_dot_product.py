@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from minigrad import Tensor, ops
+from minigrad import ops
 from minigrad.backend import is_floating
-from nn.common import as_dtype, check_probability, dropout_mask, narrowed
+from minigrad.ops.elementwise import narrowed
+from minigrad.scalars import number
+from nn.common import as_dtype, dropout_mask, probability
 from nn.masks import read_masks
 from nn.rooms import attention_weights, chosen_room, mixture
 
@@ -87,13 +89,12 @@ def _read(
 ) -> tuple[tuple[Any, ...], float, np.dtype]:
     """What was given, as the rooms take it: their six inputs, the scale, and the dtype of the result."""
     query, key, value, dtype = _aligned(query, key, value, enable_gqa)
-    check_probability("attention: dropout_p", dropout_p)
+    dropout_p = probability("attention: dropout_p", dropout_p)
     shape = (*query.shape[:-1], key.shape[-2])  # of the scores
     visible, bias = read_masks(query, shape, attn_mask, is_causal, causal_offset, key_lengths)
     kept = dropout_mask(query, shape, dropout_p) if dropout_p > 0 else None
-    if isinstance(scale, Tensor) and scale.requires_grad:
-        raise TypeError("attention: scale is a number, so no gradient flows to it; multiply the query by a learned one")
-    scale = 1.0 / math.sqrt(max(1, query.shape[-1])) if scale is None else float(scale)
+    width = max(1, query.shape[-1])
+    scale = 1.0 / math.sqrt(width) if scale is None else float(number("attention: scale", scale))
     return (query, key, value, as_dtype(bias, query.dtype), visible, kept), scale, dtype
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,15 @@ FILLS = {"operation": "#ffffff", "leaf": "#cfe8ff", "constant": "#eeeeee", "modu
 
 # ---- words -----------------------------------------------------------------------------------------------------------
 
+# All but the characters of XML (W3C 2008, "Extensible Markup Language 1.0", production 2); half a surrogate pair has no
+# form in UTF-8 either.
+_NO_CHARACTER = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _readable(text: str) -> str:
+    """The text with what no drawing can hold as an escape sequence, such as \\x00."""
+    return _NO_CHARACTER.sub(lambda found: ascii(found[0])[1:-1], text)
+
 
 def _node_lines(graph: Graph, node: GraphNode) -> list[str]:
     """What is written in a node: its name, as seen from the box that it is in, and its shape."""
@@ -27,13 +37,13 @@ def _node_lines(graph: Graph, node: GraphNode) -> list[str]:
         name = name.removeprefix(f"{box}.")
     if node.kind == "module" and node.options["class"] != name:
         name = f"{name}: {node.options['class']}"
-    return [name, _shape(node.shape)]
+    return [_readable(name), _shape(node.shape)]
 
 
 def _call_title(graph: Graph, call: GraphCall) -> str:
     above = graph.calls[call.parent].path if call.parent is not None else ""
     path = call.path.removeprefix(f"{above}.") if above else call.path
-    return f"{path}: {call.kind}" if path else call.kind
+    return _readable(f"{path}: {call.kind}" if path else call.kind)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -48,7 +58,7 @@ def _node_notes(node: GraphNode) -> str:
     lines += [f"in {node.module}"] if node.module else []
     lines += [f"norm of the value {node.value_norm:.4g}"] if node.value_norm is not None else []
     lines += [f"norm of the gradient {node.gradient_norm:.4g}"] if node.gradient_norm is not None else []
-    return "\n".join(lines)
+    return _readable("\n".join(lines))
 
 
 def _edge_notes(edge: GraphEdge) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,15 @@ def graph(outputs: Tensor | Sequence[Tensor], names: Any = None) -> Graph:
         outputs: tensors that require grad.
         names: of tensors: a mapping from name to tensor, or a module, whose parameters and buffers are named.
 
-    Raises RuntimeError for an output that does not require grad, and for a graph that was freed.
+    Raises RuntimeError for an output that does not require grad, and for a graph that was freed; TypeError for what is
+    no tensor or no name, ValueError for no outputs.
     """
-    outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    outputs = list(outputs) if isinstance(outputs, Iterable) and not isinstance(outputs, Tensor) else [outputs]
+    if not outputs:
+        raise ValueError("graph: takes at least one output, got none")
     for place, output in enumerate(outputs):
+        if not isinstance(output, Tensor):
+            raise TypeError(f"graph: output {place} must be a Tensor, not {type(output).__name__}")
         if not output.requires_grad:
             raise RuntimeError(
                 f"graph: output {place} of shape {output.shape} does not require grad, so nothing was recorded of it"
@@ -97,6 +102,9 @@ def _names(names: Any) -> dict[int, str]:
         if not hasattr(names, "named_parameters"):
             raise TypeError(f"graph: names must be a module or a mapping to tensors, not {type(names).__name__}")
         names = {**dict(names.named_buffers()), **dict(names.named_parameters())}
+    for name, tensor in names.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise TypeError(f"graph: names must map strings to Tensors, got {name!r}: {type(tensor).__name__}")
     return {id(tensor): name for name, tensor in names.items()}
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import Any
 
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import abs, erf, exp, expm1, log1p, maximum, tanh, where
+from minigrad.scalars import number
 
 
 @op(floating=True)
@@ -33,7 +33,7 @@ def leaky_relu(x: Any, *, negative_slope: float = 0.01) -> Any:
 
     Maas, Hannun & Ng 2013, "Rectifier nonlinearities improve neural network acoustic models", equation 2.
     """
-    negative_slope = _number("leaky_relu", "negative_slope", negative_slope)
+    negative_slope = float(number("leaky_relu: negative_slope", negative_slope))
     return where(x > 0, x, negative_slope * x), lambda g: where(x > 0, g, negative_slope * g)
 
 
@@ -44,7 +44,7 @@ def elu(x: Any, *, alpha: float = 1.0) -> Any:
     Clevert, Unterthiner & Hochreiter 2016, "Fast and accurate deep network learning by exponential linear units",
     equation 15.
     """
-    alpha = _number("elu", "alpha", alpha)
+    alpha = float(number("elu: alpha", alpha))
     low = where(x > 0, 0.0, x)  # whose exponential does not overflow
     return where(x > 0, x, alpha * expm1(low)), lambda g: where(x > 0, g, g * (alpha * exp(low)))
 
@@ -55,9 +55,9 @@ def softplus(x: Any, *, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
     With ln(1 + e^z) = max(z, 0) + ln(1 + e^-|z|) nothing overflows.
     """
-    beta = _number("softplus", "beta", beta)
+    beta = float(number("softplus: beta", beta))
     z = beta * x
-    linear = z > _number("softplus", "threshold", threshold)
+    linear = z > float(number("softplus: threshold", threshold))
     value = where(linear, x, (maximum(z, 0.0) + log1p(exp(-abs(z)))) / beta)
     return value, lambda g: where(linear, g, g * sigmoid(z))
 
@@ -90,10 +90,3 @@ def gelu(x: Any, *, approximate: str = "none") -> Any:
         du = _SQRT_TWO_OVER_PI * (1.0 + (3 * 0.044715) * (x * x))  # u'; and Φ' = 2 Φ (1 - Φ) u'
         return x * phi, lambda g: g * (phi + x * (2.0 * phi * (1.0 - phi)) * du)
     raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
-
-
-def _number(operation: str, option: str, value: Any) -> float:
-    """The option as a Python number, which widens no dtype; TypeError for a tensor, to which no gradient would flow."""
-    if not isinstance(value, Real):
-        raise TypeError(f"{operation}: {option} must be a number, got {type(value).__name__}")
-    return float(value)

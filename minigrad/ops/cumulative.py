@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.operation import namespace, op
+from minigrad.ops.elementwise import narrowed, widened
 from minigrad.ops.shape import concatenate, flip, reshape, swapaxes
 
 
@@ -24,8 +25,11 @@ def cumsum(x: Any, *, axis: int) -> Any:
 
 @op
 def cumprod(x: Any, *, axis: int) -> Any:
-    """y_i = Π_{j<=i} x_j along `axis`; ∂x_k = Π_{j<k} x_j Σ_{i>=k} g_i Π_{k<j<=i} x_j: no division, so exact at 0."""
-    shape, row, axis = x.shape, _with_axis(x), operator.index(axis)
+    """y_i = Π_{j<=i} x_j along `axis`; ∂x_k = Π_{j<k} x_j Σ_{i>=k} g_i Π_{k<j<=i} x_j: no division, so exact at 0.
+
+    Of float16 in float32, as in PyTorch.
+    """
+    shape, dtype, row, axis = x.shape, x.dtype, _with_axis(widened(x)), operator.index(axis)
     y = namespace(x).cumprod(row, axis=axis)
 
     def pullback(g: Any) -> Any:
@@ -34,7 +38,7 @@ def cumprod(x: Any, *, axis: int) -> Any:
         product = concatenate([after[..., :1], before * after[..., 1:]], -1)
         return reshape(swapaxes(product, axis, -1), shape)
 
-    return reshape(y, shape), pullback
+    return narrowed(reshape(y, shape), dtype), pullback
 
 
 def _weighted_tails(g: Any, x: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from minigrad import backend, special
 from minigrad.operation import namespace, op
+from minigrad.scalars import check_held, number
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
@@ -236,8 +237,9 @@ def isfinite(x: Any) -> Any:
 @op(exempt=["condition"])
 def where(condition: Any, x: Any, y: Any) -> Any:
     """x where `condition` holds, else y."""
-    if x is None or y is None:
-        raise TypeError("where takes two tensors or numbers to choose from, got None")
+    for choice, other in ((x, y), (y, x)):
+        if type(choice) is int and hasattr(other, "dtype") and other.dtype.kind in "iu":
+            check_held("where", choice, other.dtype)
     value = namespace(condition, x, y).where(condition, x, y)
     return value, (None, lambda g: where(condition, g, 0.0), lambda g: where(condition, 0.0, g))
 
@@ -249,8 +251,11 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Any:
         raise TypeError(f"masked_fill takes a boolean mask, got {kind}; write mask == 0 or mask.bool()")
     if getattr(value, "ndim", 0) != 0:
         raise ValueError(f"masked_fill takes a number or a 0-d tensor as value, got one of shape {value.shape}")
-    if isinstance(value, float) and not math.isfinite(value) and not backend.is_floating(x.dtype):
-        raise ValueError(f"masked_fill: {value} is no value of {x.dtype}; make the tensor floating first")
+    if isinstance(value, np.generic) or not hasattr(value, "shape"):
+        value = number("masked_fill: value", value)
+        check_held("masked_fill", value, x.dtype)
+    elif x.dtype.kind in "iu":
+        check_held("masked_fill", number("masked_fill: value", value), x.dtype)
     filled = where(mask, value, x)
     return filled if filled.dtype == x.dtype else astype(filled, dtype=x.dtype)
 
@@ -430,7 +435,7 @@ def copy(x: Any) -> Any:
 @op(linear=True)
 def astype(x: Any, *, dtype: Any) -> Any:
     """x in another dtype; the gradient returns in x's."""
-    return x.astype(dtype), lambda g: g
+    return x.astype(backend.tensor_dtype(dtype)), lambda g: g
 
 
 @op(linear=True)
@@ -438,3 +443,13 @@ def to_device(x: Any, *, device: str) -> Any:
     """x on another device; the gradient returns to x's."""
     source = backend.device_of(x)
     return backend.to_device(x, device), lambda g: to_device(g, device=source)
+
+
+def widened(x: Any) -> Any:
+    """float16 as float32, in which many numbers are reckoned up to one; all else as it is."""
+    return astype(x, dtype=np.float32) if x.dtype == np.float16 else x
+
+
+def narrowed(x: Any, dtype: np.dtype) -> Any:
+    """What was reckoned from `widened` values, in float16 again if that is what they were."""
+    return astype(x, dtype=dtype) if dtype == np.float16 else x

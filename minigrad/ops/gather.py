@@ -14,6 +14,7 @@ from minigrad.backend import Array, DeviceError, array_module, device_of, is_arr
 from minigrad.ops.elementwise import astype
 from minigrad.ops.index import add_at, getitem, plain_key, put_at
 from minigrad.ops.shape import broadcast_to, expand_dims, reshape, squeeze
+from minigrad.scalars import check_held, number
 from minigrad.tensor import Tensor
 
 
@@ -76,7 +77,11 @@ def scatter(x: Any, indices: Any, src: Any, axis: int) -> Any:
     """
     row, key, shape = _along("scatter", x, indices, axis)
     is_number = not hasattr(src, "dtype") or isinstance(src, np.generic)
-    values = src if is_number else _source("scatter", x, src, shape)
+    if is_number:
+        values = number("scatter: value", src)
+        check_held("scatter", values, x.dtype)
+    else:
+        values = _source("scatter", x, src, shape)
     return reshape(put_at(row, values, key=key), x.shape)
 
 

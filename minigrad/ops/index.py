@@ -54,13 +54,16 @@ def getitem(x: Any, *, key: Any) -> Any:
 
 @op(linear=True)
 def add_at(x: Any, *, key: Any, shape: tuple[int, ...]) -> Any:
-    """Zeros of `shape` with x added at `key`, as by `np.add.at`: the opposite of getitem."""
+    """Zeros of `shape` with x added at `key`, as by `np.add.at`: the opposite of getitem. Of float16 in float32."""
     library = array_module(x)
-    value = library.zeros(shape, x.dtype)
     parts = key if isinstance(key, tuple) else (key,)
     if any(is_array(part) and part.dtype != np.bool_ for part in parts):
-        library.add.at(value, key, x)
+        wide = np.float32 if x.dtype == np.float16 else x.dtype
+        total = library.zeros(shape, wide)
+        library.add.at(total, key, x.astype(wide, copy=False))
+        value = total.astype(x.dtype, copy=False)
     else:  # slices, integers and masks name each element once
+        value = library.zeros(shape, x.dtype)
         value[key] = x
     return value, lambda g: getitem(g, key=key)
 

@@ -45,7 +45,7 @@ def matmul(x: Any, y: Any) -> Any:
     return _product(x, y), (of_x, of_y)
 
 
-@op
+@op(optional=["bias"])
 def linear(x: Any, weight: Any, bias: Any) -> Any:
     """x Wᵀ + b for rows x (..., in), weight (out, in) and bias (out,) or None."""
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:

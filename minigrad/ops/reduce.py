@@ -10,9 +10,10 @@ import numpy as np
 from minigrad.backend import Array
 from minigrad.operation import namespace, op
 from minigrad.ops.cumulative import cumprod
-from minigrad.ops.elementwise import abs, astype, constant, isnan, sqrt, where
+from minigrad.ops.elementwise import abs, astype, constant, isnan, narrowed, sqrt, where, widened
 from minigrad.ops.rounding import sign
 from minigrad.ops.shape import broadcast_to, concatenate, reshape, transpose
+from minigrad.scalars import number
 
 Axis = int | tuple[int, ...] | None
 
@@ -38,7 +39,7 @@ def count(shape: tuple[int, ...], axis: Axis) -> int:
 def sum(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Σ x along `axis`; of float16 in float32, as in PyTorch."""
     shape, kept = x.shape, kept_shape(x.shape, axis)
-    return _narrowed(_wide_sum(x, axis, keepdims), x), lambda g: broadcast_to(reshape(g, kept), shape)
+    return narrowed(_wide_sum(x, axis, keepdims), x.dtype), lambda g: broadcast_to(reshape(g, kept), shape)
 
 
 @op(linear=True, floating=True)
@@ -46,7 +47,7 @@ def mean(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Σ x / n along `axis`; NaN for n = 0."""
     shape, kept = x.shape, kept_shape(x.shape, axis)
     factor = 1.0 / (count(shape, axis) or math.nan)
-    value = _narrowed(_wide_sum(x, axis, keepdims) * factor, x)
+    value = narrowed(_wide_sum(x, axis, keepdims) * factor, x.dtype)
     return value, lambda g: broadcast_to(reshape(g * factor, kept), shape)
 
 
@@ -54,20 +55,24 @@ def _wide_sum(x: Array, axis: Axis, keepdims: bool) -> Array:
     return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32 if x.dtype == np.float16 else None)
 
 
-def _narrowed(total: Array, x: Array) -> Array:
-    return total.astype(x.dtype) if x.dtype == np.float16 else total
-
-
 def var(x: Any, *, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
-    """Σ (x - mean x)² / (n - correction) along `axis`; NaN or infinite for n <= correction, as in NumPy."""
-    away = x - mean(x, axis=axis, keepdims=True)
+    """Σ (x - mean x)² / (n - correction) along `axis`; NaN or infinite for n <= correction, as in NumPy.
+
+    float16 is reckoned in float32, as in PyTorch.
+    """
+    return narrowed(_wide_var(x, axis, correction, keepdims), x.dtype)
+
+
+def _wide_var(x: Any, axis: Axis, correction: int, keepdims: bool) -> Any:
+    wide = widened(x)
+    away = wide - mean(wide, axis=axis, keepdims=True)
     degrees = count(x.shape, axis) - correction
     return sum(away * away, axis=axis, keepdims=keepdims) * (1.0 / degrees if degrees > 0 else math.inf)
 
 
 def std(x: Any, *, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
     """√var along `axis`, as `var` takes its options; where it is 0 so is the gradient, as in PyTorch."""
-    return _root(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    return narrowed(_root(_wide_var(x, axis, correction, keepdims)), x.dtype)
 
 
 def _root(x: Any) -> Any:
@@ -108,8 +113,9 @@ def vector_norm(x: Any, *, ord: float = 2, axis: Axis = None, keepdims: bool = F
     √(Σ x²) for 2, Σ |x| for 1, how many are not 0 for 0, max |x| for ∞, min |x| for -∞, whose gradient tied elements
     share equally. float16 is reckoned in float32, as in PyTorch.
     """
+    ord = number("vector_norm: ord", ord)
     shape, kept = x.shape, kept_shape(x.shape, axis)
-    wide = astype(x, dtype=np.float32) if x.dtype == np.float16 else x
+    wide = widened(x)
     size = abs(wide)
     if ord == 2:
         y = _root(sum(wide * wide, axis=axis, keepdims=keepdims))
@@ -141,7 +147,7 @@ def vector_norm(x: Any, *, ord: float = 2, axis: Axis = None, keepdims: bool = F
             part = where(still, 1.0, size) / where(length == 0, 1.0, length)
             return reshape(g, kept) * where(still, 0.0, sign(wide) * part ** (p - 1))
 
-    return astype(y, dtype=x.dtype) if wide is not x else y, pullback
+    return narrowed(y, x.dtype), pullback
 
 
 @op

@@ -52,7 +52,7 @@ def _nothing(g: Any) -> Any:
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
-@op
+@op(optional=["low", "high"])
 def clip(x: Any, low: Any, high: Any) -> Any:
     """min(max(x, low), high), a bound of None being none. The gradient is x's where low <= x <= high, else the bound's.
 

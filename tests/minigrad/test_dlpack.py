@@ -113,6 +113,19 @@ def test_dtypes_that_a_tensor_does_not_hold():
         mg.from_dlpack(np.ones(2, np.complex64))
 
 
+def test_views_that_run_backwards_are_not_shared():
+    x = mg.arange(6).reshape(2, 3)
+    for view in (x[::-1], x[:, ::-1], x.flip(0), mg.arange(1)[::-1]):
+        with pytest.raises(BufferError, match=r"runs backwards, .* share its \.clone\(\)"):
+            np.from_dlpack(view)
+        assert np.from_dlpack(view.clone()).tolist() == view.tolist()
+
+
+def test_a_masked_array_would_lose_its_mask():
+    with pytest.raises(TypeError, match="a masked array would lose its mask; fill it first"):
+        mg.from_dlpack(np.ma.array([1.0, 2.0], mask=[True, False]))
+
+
 def test_a_gpus_memory_stays_there():
     with installed(devices=2):
         x = mg.ones(3, device="cuda:1")

@@ -79,6 +79,23 @@ def test_integers_require_no_gradients():
         (lambda: mg.linspace(0, 1, 2.5), TypeError, "linspace: sizes must be integers"),
         (lambda: mg.full((2,), [1, 2]), TypeError, "full: fill_value must be a number, got list"),
         (lambda: mg.full((2,), 1j), TypeError, "full: fill_value must be a number, got complex"),
+        (lambda: mg.full((2,), mg.ones(1)), TypeError, "full: fill_value must be a number, got Tensor"),
+        (lambda: mg.full((2,), 1e9, dtype="float16"), ValueError, "full: 1000000000.0 is no value of float16"),
+        (
+            lambda: mg.full((2,), 1e39),
+            ValueError,
+            r"full: 1e\+39 is no value of float32, which are from -3.*; write math.inf",
+        ),
+        (
+            lambda: mg.full((2,), 256, dtype="uint8"),
+            ValueError,
+            "full: 256 is no value of uint8, which are from 0 to 255",
+        ),
+        (lambda: mg.full_like(mg.zeros(2, dtype="int8"), math.nan), ValueError, "full: nan is no value of int8"),
+        (lambda: mg.randperm(257, dtype="uint8"), ValueError, "uint8 cannot hold the integers from 0 to below 257"),
+        (lambda: mg.randperm(2050, dtype="float16"), ValueError, "randperm: float16 cannot hold the integers"),
+        (lambda: mg.randint(2051, (2,), dtype="float16"), ValueError, "randint: float16 cannot hold the integers"),
+        (lambda: mg.zeros(2, device=0), mg.DeviceError, 'unknown device 0: write "cpu", "cuda"'),
         (lambda: mg.arange("a"), TypeError, "arange: each bound must be a number, got str"),
         (lambda: mg.rand(2, dtype=np.int64), TypeError, "rand: draws fractions, which int64 cannot hold"),
         (lambda: mg.randn_like(mg.arange(3)), TypeError, "randn: draws fractions, which int64 cannot hold"),
@@ -173,8 +190,10 @@ def test_known_values_without_pytorch():
         ((0, 3, -1), "arange: steps of -1 do not lead from 0 to 3"),
         ((-3,), "arange: steps of 1 do not lead from 0 to -3"),
         ((1.0, 0.0), "arange: steps of 1 do not lead from 1.0 to 0.0"),
-        ((0, math.inf), "arange: the bounds must be finite, got 0 and inf"),
-        ((math.nan,), "arange: the bounds must be finite, got 0 and nan"),
+        ((0, math.inf), "arange: the bounds and the step must be finite, got 0, inf and 1"),
+        ((math.nan,), "arange: the bounds and the step must be finite, got 0, nan and 1"),
+        ((0, 5, math.nan), "arange: the bounds and the step must be finite, got 0, 5 and nan"),
+        ((2**63,), "arange: 9223372036854775808 is no value of int64"),
     ],
 )
 def test_arange_that_leads_nowhere(bounds, text):
@@ -285,3 +304,36 @@ def test_normal_numbers_of_no_axes():
     for make in (mg.rand, mg.randn):
         x = make(())
         assert (type(x.data), x.shape, x.dtype) == (np.ndarray, (), np.float32)
+
+
+def test_a_number_that_requires_grad_would_lose_it():
+    x = Tensor(2.0, requires_grad=True)
+    for call in (
+        lambda: mg.full((2,), x),
+        lambda: mg.full_like(mg.ones(2), x),
+        lambda: mg.linspace(0, x, 3),
+        lambda: mg.linspace(x, 0, 3),
+        lambda: mg.arange(0, x),
+    ):
+        with pytest.raises(TypeError, match="must be a number, got a tensor that requires grad, to which no gradient"):
+            call()
+    assert mg.full((2,), x.detach()).tolist() == [2, 2]
+
+
+def test_an_infinite_step_is_refused():
+    """PyTorch answers with nothing, and so without the start."""
+    with pytest.raises(ValueError, match="arange: the bounds and the step must be finite, got 0, 5 and inf"):
+        mg.arange(0, 5, math.inf)
+
+
+def test_the_largest_permutations_of_a_dtype():
+    assert sorted(mg.randperm(256, dtype="uint8").tolist()) == list(range(256))
+    assert sorted(mg.randperm(2049, dtype="float16").tolist()) == list(range(2049))
+    assert mg.randperm(0, dtype="uint8").tolist() == []
+
+
+def test_an_integer_beyond_all_floats_is_refused():
+    with pytest.raises(ValueError, match=r"full: 1000.* is no value of float32"):
+        mg.full((2,), 10**400, dtype="float32")
+    with pytest.raises(ValueError, match="full: 9223372036854775808 is no value of int64"):
+        mg.full((2,), 2**63)

@@ -171,3 +171,9 @@ def test_nothing_to_check_is_said():
             return x.argmax(0)
 
         mg.gradcheck(places, [np.array([1.0, 2.0])])
+
+
+def test_it_works_inside_no_grad():
+    with mg.no_grad():
+        assert gradcheck(lambda x: x.exp(), [np.ones(2)], order=2)
+        assert not mg.is_grad_enabled()

@@ -203,6 +203,19 @@ def test_a_hook_that_returns_what_is_no_gradient(returned, error, text):
     assert x.grad is None
 
 
+def test_an_error_in_a_hook_says_that_it_is_in_one():
+    x = leaf([1.0, 2.0])
+    y = x.exp()
+    x.register_hook(lambda g: g.nothing)
+    with pytest.raises(AttributeError) as error:
+        y.sum().backward(retain_graph=True)
+    assert error.value.__notes__ == ["in a hook of a leaf, of shape (2,)"]
+    y.register_hook(lambda: None)
+    with pytest.raises(TypeError) as error:
+        y.sum().backward()
+    assert error.value.__notes__ == ["in a hook of the value of exp, of shape (2,)"]
+
+
 def test_hooks_need_a_gradient_and_a_function():
     for name in ("register_hook", "retain_grad"):
         with pytest.raises(RuntimeError, match=rf"{name}: this tensor of shape \(1,\) requires no grad"):

@@ -303,3 +303,17 @@ def test_an_error_inside_a_pullback_says_whose_it_is():
 def test_a_number_too_large_for_the_operands_dtype_is_an_error_that_says_where():
     with pytest.raises(OverflowError, match=r"add: .* \(called with \(2,\) and 1180591620717411303424\)"):
         Tensor([1, 2]) + 2**70
+
+
+def test_none_is_taken_only_for_an_input_that_may_be_none():
+    @mg.op(optional=["bias"])
+    def shifted(x, bias):
+        return x * 1.0 if bias is None else x + bias, (lambda g: g, None if bias is None else lambda g: g)
+
+    x = leaf([1.0, 2.0])
+    assert shifted(x, None).tolist() == [1.0, 2.0] and shifted(x, x).tolist() == [2.0, 4.0]
+    for call in (lambda: shifted(None, x), lambda: ops.add(x, None), lambda: ops.logical_and(None, x)):
+        with pytest.raises(TypeError, match="takes tensors, arrays and numbers, got NoneType"):
+            call()
+    with pytest.raises(ValueError, match=r"op: optional \['scale'\] of shifted must name some of its inputs"):
+        mg.op(shifted.__wrapped__, optional=["scale"])

@@ -154,10 +154,18 @@ def test_other_things_are_no_generators(draw):
         draw(0)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64, math.nan])
+@pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_generator_checks_its_seed(seed):
     with pytest.raises(ValueError, match=r"manual_seed: seed must be from 0 to 2\*\*64 - 1"):
         mg.Generator(seed)
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, math.nan, None])
+def test_a_seed_is_an_integer(seed):
+    with pytest.raises(TypeError, match=f"manual_seed: seed must be an integer, got {seed!r}"):
+        mg.Generator(seed)
+    with pytest.raises(TypeError, match=f"manual_seed: step must be an integer, got {seed!r}"):
+        mg.manual_seed(0, seed)
 
 
 # ---- on every device -------------------------------------------------------------------------------------------------

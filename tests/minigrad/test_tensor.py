@@ -10,7 +10,7 @@ import pytest
 
 import minigrad as mg
 import nn
-from minigrad import Tensor
+from minigrad import Tensor, ops
 from tests.support import assert_close, leaf
 
 # ---- what it is made of ----------------------------------------------------------------------------------------------
@@ -143,9 +143,14 @@ def test_numbers_of_a_single_element():
     assert type(Tensor(3).item()) is int
     assert type(Tensor(True).item()) is bool
     assert not bool(Tensor(0.0))
-    for convert in (float, int, bool, Tensor.item):
+    for convert in (float, int, Tensor.item):
         with pytest.raises(ValueError, match=r"item\(\) needs a tensor with one element, this one has shape \(2,\)"):
             convert(Tensor([1.0, 2.0]))
+    for count in (0, 2):
+        with pytest.raises(
+            ValueError, match=rf"bool\(\) of a tensor with {count} elements, .* use \.any\(\) or \.all\(\)"
+        ):
+            bool(mg.zeros(count))
 
 
 def test_an_integer_tensor_is_an_index():
@@ -204,8 +209,6 @@ def test_what_a_single_element_becomes():
     assert complex(Tensor(1.5)) == 1.5
     assert (float(Tensor(3)), int(Tensor(-2.7)), bool(Tensor([[0.5]]))) == (3, -2, True)
     assert round(float(Tensor(2.5)), 1) == 2.5
-    with pytest.raises(ValueError, match=r"item\(\) needs a tensor with one element, this one has shape \(0,\)"):
-        bool(mg.zeros(0))
     for value in ("nan", "inf"):
         with pytest.raises((ValueError, OverflowError), match=r"cannot convert float"):
             int(Tensor(float(value)))
@@ -577,3 +580,46 @@ def test_every_operator_that_assigns_writes_to_a_leaf_inside_no_grad_only(change
 def test_a_number_is_no_matrix():
     with pytest.raises(TypeError, match=r"matmul: a number has no axes; multiply by it with \*"):
         mg.ones(2, 2) @ 2
+
+
+# ---- what it is not made of ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["no", 1, None, np.float64, mg.float64])
+def test_requires_grad_is_a_bool(value):
+    x = Tensor([1.0])
+    for call in (lambda: mg.tensor([1.0], value), lambda: x.requires_grad_(value), lambda: nn.Parameter([1.0], value)):
+        with pytest.raises(TypeError, match=r"requires_grad must be True or False, got .*; a dtype is given by name"):
+            call()
+    x.requires_grad = np.bool_(True)
+    assert x.requires_grad is True
+
+
+def test_arrays_of_a_foreign_byte_order_become_native():
+    array = np.array([1.5, 2.0]).astype(">f4")
+    x = Tensor([1.0, 2.0])
+    made = [Tensor(array), Tensor([1.5, 2], dtype=">f4"), mg.full((2,), 1.5, dtype=">f4"), mg.ones(2, dtype=">f4")]
+    for y in (*made, x.to(">f4"), x + array, ops.astype(x.double(), dtype=">f4")):
+        assert y.dtype == np.float32 and y.dtype.isnative
+    assert Tensor(array).tolist() == [1.5, 2]
+    assert (x + array).tolist() == [2.5, 4]
+    x.data = array
+    assert x.dtype.isnative and x.tolist() == [1.5, 2]
+
+
+@pytest.mark.skipif(np.dtype(np.longdouble).itemsize <= 8, reason="long doubles are doubles here")
+def test_long_doubles_are_refused():
+    x, wide = Tensor([1.0, 2.0]), np.ones(2, np.longdouble)
+    for call in (
+        lambda: Tensor(wide),
+        lambda: Tensor(np.longdouble(1)),
+        lambda: Tensor([1.0], dtype=np.longdouble),
+        lambda: mg.zeros(2, dtype=np.longdouble),
+        lambda: mg.randn(2, dtype=np.longdouble),
+        lambda: mg.arange(2, dtype=np.longdouble),
+        lambda: x.to(np.longdouble),
+        lambda: x * wide,
+        lambda: x.softmax(0, dtype=np.longdouble),
+    ):
+        with pytest.raises(TypeError, match=r"a tensor holds floats of 16, 32 or 64 bits, not float(96|128)"):
+            call()

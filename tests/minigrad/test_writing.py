@@ -235,3 +235,22 @@ def test_methods_with_an_underscore_that_there_are_not():
     for name in ("relu_", "exp_", "clamp_"):
         with pytest.raises(AttributeError, match=name):
             getattr(Tensor([1.0]), name)
+
+
+def test_a_number_that_the_dtype_does_not_hold_fills_nothing():
+    for dtype, value in (("float16", 1e9), ("float32", np.float64(-1e39)), ("int8", 128), ("uint8", np.nan)):
+        x = mg.ones(2, dtype=dtype)
+        with pytest.raises(ValueError, match=rf"fill_: .* is no value of {dtype}, which are from .* to "):
+            x.fill_(value)
+        assert x.tolist() == [1, 1]
+    assert mg.ones(2, dtype="float16").fill_(-np.inf).tolist() == [-np.inf] * 2
+
+
+def test_a_factor_of_add_and_sub_is_a_number():
+    x = mg.ones(2)
+    for write in (x.add_, x.sub_):
+        with pytest.raises(TypeError, match=r"(add|sub)_: alpha must be a number, got a tensor that requires grad"):
+            write(1, alpha=leaf(2.0))
+        with pytest.raises(TypeError, match=r"(add|sub)_: alpha must be a number, got Tensor"):
+            write(1, alpha=mg.ones(2))
+    assert x.add_(1, alpha=Tensor(2.0)).tolist() == [3, 3]

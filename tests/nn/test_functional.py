@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
+import nn
 import nn.functional as F
 from nn.common import dropout_mask
 from tests.minigrad.fake_cupy import installed
@@ -419,10 +420,30 @@ def test_numpy_scalars_as_options_do_not_widen():
     assert mg.full((2,), np.float64(8)).dtype == np.float32
 
 
-def test_a_learned_scale_of_attention_is_refused():
-    q = mg.ones(1, 2)
-    with pytest.raises(TypeError, match="scale is a number, so no gradient flows to it; multiply the query"):
-        F.scaled_dot_product_attention(q, q, q, scale=mg.Tensor(3.0, requires_grad=True))
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("attention: scale", lambda x, n: F.scaled_dot_product_attention(x, x, x, scale=n)),
+        ("attention: dropout_p", lambda x, n: F.scaled_dot_product_attention(x, x, x, dropout_p=n)),
+        ("layer_norm: eps", lambda x, n: F.layer_norm(x, 2, eps=n)),
+        ("rms_norm: eps", lambda x, n: F.rms_norm(x, 2, eps=n)),
+        ("cosine_similarity: eps", lambda x, n: F.cosine_similarity(x, x, eps=n)),
+        ("smooth_l1_loss: beta", lambda x, n: F.smooth_l1_loss(x, x * 2, beta=n)),
+        ("cross_entropy: label_smoothing", lambda x, n: F.cross_entropy(x, mg.Tensor([0]), label_smoothing=n)),
+        ("vector_norm: ord", lambda x, n: x.norm(n)),
+        ("dropout: p", lambda x, n: (mg.manual_seed(0), F.dropout(x, n))[1]),
+        ("Dropout: p", lambda x, n: (mg.manual_seed(0), nn.Dropout(n)(x))[1]),
+        ("MultiHeadAttention: dropout", lambda x, n: mg.Tensor(nn.MultiHeadAttention(2, 1, n).dropout)),
+    ],
+)
+def test_options_that_are_tensors(name, call):
+    """No gradient would flow to one; else a 0-d tensor is a number."""
+    x = mg.Tensor([[0.5, 2.0]])
+    with pytest.raises(TypeError, match=f"{name} must be a number, got a tensor that requires grad"):
+        call(x, mg.Tensor(0.5, requires_grad=True))
+    with pytest.raises(TypeError, match=f"{name} must be a number, got Tensor"):
+        call(x, mg.Tensor([0.5]))
+    assert_close(call(x, mg.Tensor(0.5)), call(x, 0.5), 0)
 
 
 @pytest.mark.parametrize(

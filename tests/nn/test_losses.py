@@ -423,3 +423,9 @@ def test_label_smoothing_is_a_share():
     logits = mg.zeros(2, 3)
     with pytest.raises(ValueError, match=r"label_smoothing is a probability, from 0 to 1, got 1\.5"):
         F.cross_entropy(logits, [0, 1], label_smoothing=1.5)
+
+
+def test_the_smooth_l1_gradient_of_nan_is_nan():
+    x = leaf([np.nan, 1.0])
+    F.smooth_l1_loss(x, np.zeros(2)).backward()
+    assert np.isnan(x.grad[0].item()) and x.grad[1].item() == 0.5

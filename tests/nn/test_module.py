@@ -1,5 +1,6 @@
 """Module and Parameter: registration, walking, ties, state_dict, moving, copying, and what must not pass silently."""
 
+import collections
 import copy
 import pickle
 
@@ -135,11 +136,30 @@ def test_assigning_before_init_says_so():
             Early(value)
 
 
-@pytest.mark.parametrize(
-    "hide",
-    [lambda x: [x], lambda x: (x,), lambda x: {"a": x}, lambda x: [[x]], lambda x: {"a": [x]}, lambda x: {x}],
-    ids=["list", "tuple", "dict", "nested", "dict of lists", "set"],
-)
+def _objects(part):
+    array = np.empty((1, 1), object)
+    array[0, 0] = part
+    return array
+
+
+HIDING = {
+    "list": lambda x: [x],
+    "tuple": lambda x: (x,),
+    "dict": lambda x: {"a": x},
+    "nested": lambda x: [[x]],
+    "dict of lists": lambda x: {"a": [x]},
+    "set": lambda x: {x},
+    "deque": lambda x: collections.deque([x]),
+    "frozenset": lambda x: frozenset([x]),
+    "user's list": lambda x: collections.UserList([x]),
+    "user's dict": lambda x: collections.UserDict(a=x),
+    "values": lambda x: {"a": x}.values(),
+    "array of objects": _objects,
+    "list of arrays": lambda x: [_objects(x)],
+}
+
+
+@pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING)
 @pytest.mark.parametrize("make", [lambda: nn.Linear(1, 1), lambda: Parameter([1.0])], ids=["module", "parameter"])
 def test_parts_in_a_plain_container_are_refused(hide, make):
     module = Module()
@@ -157,7 +177,8 @@ def test_a_list_filled_later_is_refused_when_the_module_is_walked():
     for walk in (module.parameters, module.state_dict, module.train, lambda: nn.Sequential(module).state_dict()):
         with pytest.raises(TypeError, match=r"Module\.layers: modules or parameters in a list"):
             list(walk())
-    module.layers = [1, "two", mg.zeros(2)]  # what is no part may be in a list
+    for layers in ([1, "two", mg.zeros(2)], np.ones(3), np.array([None, 1]), b"abc", collections.deque("abc")):
+        module.layers = layers  # what is no part may be in a list
     assert list(module.parameters()) == []
 
 

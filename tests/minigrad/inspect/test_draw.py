@@ -86,6 +86,17 @@ def statements(dot: str) -> list[str]:
     return lines
 
 
+def test_characters_that_no_file_holds_are_shown_as_escapes(tmp_path):
+    x = leaf([1.0])
+    graph = mg.graph(x * 2, {"a\x00b\x1b\ud800\uffff": x})
+    shown = r"a\x00b\x1b\ud800\uffff"
+    assert shown in {text.text for text in ElementTree.fromstring(graph.to_svg()).iter(f"{SVG}text")}
+    assert shown.replace("\\", "\\\\") in graph.to_dot()
+    for name in ("graph.svg", "graph.dot"):
+        graph.save(tmp_path / name)
+        assert "\0" not in (tmp_path / name).read_text(encoding="utf-8")
+
+
 def test_dot_shows_every_node_edge_and_module():
     graph = perceptron()
     lines = statements(graph.to_dot())

@@ -171,6 +171,20 @@ def test_what_has_no_graph_is_an_error():
 
 
 @pytest.mark.slow
+def test_what_is_no_output_or_no_name_is_an_error():
+    x = leaf([1.0])
+    for outputs, error, text in (
+        ([], ValueError, "graph: takes at least one output, got none"),
+        ([x, 3], TypeError, "graph: output 1 must be a Tensor, not int"),
+        (3, TypeError, "graph: output 0 must be a Tensor, not int"),
+    ):
+        with pytest.raises(error, match=text):
+            mg.graph(outputs)
+    for names, text in (({3: x}, "got 3: Tensor"), ({"x": [x]}, "got 'x': list")):
+        with pytest.raises(TypeError, match=f"graph: names must map strings to Tensors, {text}"):
+            mg.graph(x * 2, names)
+
+
 def test_a_long_chain():
     x = leaf([1.0])
     for _ in range(100_000):

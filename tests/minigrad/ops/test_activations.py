@@ -138,5 +138,5 @@ def test_options_by_position_and_by_name_are_one():
 def test_options_are_numbers_and_widen_nothing(name, option):
     x = Tensor([-2.0, 3.0])
     assert getattr(mg, name)(x, **{option: np.float64(0.5)}).dtype == np.float32
-    with pytest.raises(TypeError, match=f"{name}: {option} must be a number, got Tensor"):
+    with pytest.raises(TypeError, match=f"{name}: {option} must be a number, got a tensor that requires grad"):
         getattr(mg, name)(x, **{option: leaf(0.5)})

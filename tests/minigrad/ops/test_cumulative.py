@@ -70,3 +70,11 @@ def test_dtypes_and_errors(name):
 
 def test_float16_is_added_up_in_float32():
     assert ops.cumsum(Tensor(np.ones(4096, np.float16)), axis=0)[-1].item() == 4096
+
+
+def test_products_of_float16_are_reckoned_in_float32():
+    x = Tensor([300.0, 300.0, 1e-3], requires_grad=True, dtype=np.float16)  # the second product float16 lacks
+    y = x.cumprod(0)
+    assert y.dtype == np.float16 and abs(y[2].item() - 90.06) < 0.1 and np.isinf(y[1].item())
+    y[2].backward()
+    assert x.grad.dtype == np.float16 and np.isfinite(x.grad.tolist()[:2]).all()

@@ -186,6 +186,12 @@ def test_maximum_and_minimum_show_nan(operation):
     assert np.isnan(operation(Tensor([math.nan, 1.0]), Tensor([1.0, math.nan])).numpy()).all()
 
 
+def test_abs_has_slope_zero_at_nan_and_for_an_infinite_gradient_at_zero():
+    x = leaf([math.nan, 0.0, -2.0])
+    x.abs().backward([1.0, math.inf, math.inf])
+    assert_close(x.grad, [0, 0, -math.inf], 0)
+
+
 def test_abs_has_slope_zero_at_zero():
     x = leaf([0.0, -2.0, 3.0])
     x.abs().sum().backward()
@@ -267,6 +273,22 @@ def test_erfc_keeps_its_precision_and_its_slope_far_out():
 # ---- other corners ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_arctan2_has_its_gradient_where_squares_leave_float32(size):
+    y, x = leaf(3 * size, np.float32), leaf(4 * size, np.float32)
+    slopes = grad(ops.arctan2(y, x), [y, x], create_graph=True)
+    assert_close(slopes[0], 4 / (25 * size), 1e-6)
+    assert_close(slopes[1], -3 / (25 * size), 1e-6)
+
+
+def test_arctan2_at_infinity_has_slope_zero():
+    y, x = leaf([1.0, math.inf]), leaf([math.inf, 1.0])
+    with np.errstate(invalid="ignore"):
+        ops.arctan2(y, x).sum().backward()
+    assert_close(x.grad[0], 0, 0)
+    assert_close(y.grad[1], 0, 0)
+
+
 def test_arctan2_at_the_origin_and_on_the_axes_as_pytorch():
     torch = torch_or_skip()
     y, x = [0.0, 0.0, -0.0, 0.0, 1.0, -math.inf], [0.0, -0.0, -1.0, 2.0, 0.0, math.inf]
@@ -324,3 +346,37 @@ def test_an_integer_divided_by_zero_is_an_error_a_float_is_not(name, divide):
     with np.errstate(all="ignore"):
         assert not np.isfinite(divide(whole.float(), 0).numpy()).any()
         assert not np.isfinite(divide(whole, 0.0).numpy()).any()
+
+
+def test_booleans_count_as_integers_where_the_result_is_a_number():
+    x = Tensor([True, False])
+    for y in (x.square(), x**x, x // Tensor([True, True]), x % Tensor([True, True])):
+        assert y.dtype == np.int64
+    assert (x.square().tolist(), (x**x).tolist()) == ([1, 0], [1, 1])
+
+
+def test_masked_fill_keeps_the_dtype_and_takes_one_value():
+    mask, x = Tensor([True, False]), Tensor([1, 2])
+    assert (x.masked_fill(mask, 2.7).dtype, x.masked_fill(mask, 2.7).tolist()) == (np.int64, [2, 2])
+    assert Tensor([False, False]).masked_fill(mask, 10).tolist() == [True, False]
+    for value in (math.inf, math.nan):
+        with pytest.raises(ValueError, match=f"masked_fill: {value} is no value of int64, .* floating first"):
+            x.masked_fill(mask, value)
+    for dtype, number in (("float16", -1e9), ("float32", np.float64(1e39)), ("int32", 2**31), ("uint8", -1)):
+        with pytest.raises(ValueError, match=rf"masked_fill: .* is no value of {dtype}, which are from "):
+            x.to(dtype).masked_fill(mask, number)
+    assert x.half().masked_fill(mask, -math.inf).tolist() == [-math.inf, 2]
+    with pytest.raises(
+        ValueError, match=r"masked_fill takes a number or a 0-d tensor as value, got one of shape \(1,\)"
+    ):
+        x.masked_fill(mask, Tensor([1]))
+    with pytest.raises(TypeError, match="masked_fill: value must be a number, got NoneType"):
+        x.masked_fill(mask, None)
+
+
+def test_numbers_that_an_integer_dtype_lacks_are_not_chosen():
+    x = Tensor(np.ones(2, np.int8))
+    with pytest.raises(ValueError, match="where: 300 is no value of int8"):
+        mg.where(x > 5, x, 300)
+    with pytest.raises(ValueError, match="masked_fill: nan is no value of int8"):
+        x.masked_fill(x > 5, Tensor(np.nan))

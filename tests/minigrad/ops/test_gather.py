@@ -363,3 +363,12 @@ def test_a_number_of_numpys_is_a_number_to_scatter():
     x = mg.zeros(3)
     assert x.scatter(0, Tensor([1]), value=np.float64(2)).tolist() == [0, 2, 0]
     assert x.scatter(0, Tensor([1]), value=np.float64(2)).dtype == np.float32
+
+
+def test_a_number_that_the_dtype_does_not_hold_is_not_scattered():
+    for dtype, value in (("float16", -1e9), ("int32", 2**31), ("int32", np.float64(2**31))):
+        with pytest.raises(ValueError, match=f"scatter: .* is no value of {dtype}, which are from"):
+            mg.zeros(3, dtype=dtype).scatter(0, Tensor([1]), value=value)
+    assert mg.zeros(1, dtype="float16").scatter(0, Tensor([0]), value=np.inf).tolist() == [np.inf]
+    with pytest.raises(TypeError, match="scatter: value must be a number, got list"):
+        mg.zeros(3).scatter(0, Tensor([1]), value=[2.0])

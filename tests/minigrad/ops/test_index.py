@@ -327,3 +327,19 @@ def test_a_single_element_is_a_view_like_any_other():
     x = mg.Tensor([1.0, 2.0, 3.0])
     x[0][...] = 9.0
     assert x.tolist() == [9, 2, 3]
+
+
+@pytest.mark.parametrize("take", ["gather", "getitem"])
+def test_gradients_of_many_float16_duplicates_are_added_up_in_float32(take):
+    """In float16 2048 + 1 is 2048."""
+    x, places = leaf([1.0, 2.0]).half().detach().requires_grad_(), np.zeros(3000, np.int64)
+    y = x.gather(0, places) if take == "gather" else x[places]
+    (first,) = mg.grad((y * y * 0.5).sum(), [x], create_graph=True)
+    assert (first.dtype, first.tolist()) == (np.float16, [3000, 0])
+    (second,) = mg.grad(first.sum(), [x])
+    assert (second.dtype, second.tolist()) == (np.float16, [3000, 0])
+
+
+def test_many_float16_duplicates_are_scattered_in_float32():
+    ones = mg.ones(3000, dtype="float16")
+    assert mg.zeros(2, dtype="float16").scatter_add(0, np.zeros(3000, np.int64), ones).tolist() == [3000, 0]

@@ -79,7 +79,10 @@ CASES = [
     of_all("prod", values=with_zeros),
     prod(-1, shapes=with_axes(1)),
     prod(0, keepdims=True, shapes=with_axes(2)),
-    along("prod", (0, -1), values=with_zeros, shapes=with_axes(2), torch=lambda t, x: x.prod(-1).prod(0), unlike=["shapes"]),
+    along(
+        "prod", (0, -1), values=with_zeros, shapes=with_axes(2), torch=lambda t, x: x.prod(-1).prod(0),
+        unlike=["shapes"],
+    ),
     Case("prod", lambda lib, x: lib.prod(x, axis=0), with_axes(1), values=integers, differentiable=False),
     norm(2, least=0, values=nonzero),
     norm(2, (0, -1), values=nonzero),
@@ -88,6 +91,10 @@ CASES = [
     norm(1, (-1, 0), keepdims=True, values=nonzero),
     norm(math.inf, least=0, values=normal),
     norm(math.inf, -1, values=normal),
+    norm(-math.inf, -1, keepdims=True, values=normal),
+    norm(3, -1, values=nonzero),
+    norm(0.5, (0, -1), keepdims=True, values=nonzero),
+    norm(-1.5, least=0, values=nonzero),
     amax(None),
     amax((0, -1)),
     amax(-1, keepdims=True),
@@ -219,15 +226,33 @@ def test_the_gradient_of_a_norm_at_zero_has_a_gradient():
     assert x.grad.tolist() == [0, 0]
 
 
-def test_norms_of_integers_and_float16_and_of_unknown_order():
+def test_norms_of_integers_and_float16():
     assert (Tensor([3, 4]).norm().dtype, Tensor([3, 4]).norm().item()) == (np.float32, 5)
     x = Tensor([300.0, 400.0], dtype=np.float16, requires_grad=True)
     y = x.norm()  # its square is more than float16 holds
     y.backward()
     assert (y.dtype, y.item(), x.grad.dtype) == (np.float16, 500, np.float16)
     np.testing.assert_allclose(x.grad.numpy(), [0.6, 0.8], rtol=1e-3)
-    with pytest.raises(ValueError, match="vector_norm: of the orders 1, 2 and inf, got 3"):
-        x.norm(3)
+
+
+@pytest.mark.parametrize("order", [0, 0.5, 1, 1.5, 2, 3, -1, -2, math.inf, -math.inf])
+@pytest.mark.parametrize("values", [[[3.0, 0.0, -4.0], [0.0, 0.0, 0.0]], [[2.0, -2.0, 2.0], [1.0, 2.0, 0.0]]])
+def test_norms_at_zeros_and_ties_are_pytorchs(order, values):
+    torch = torch_or_skip()
+    x, other = leaf(values), torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    with np.errstate(divide="ignore"):
+        y, wanted = x.norm(order, dim=1), torch.norm(other, order, dim=1)
+        assert_close(y, wanted, 1e-15)
+        y.backward([1.0, 2.0])
+    wanted.backward(torch.tensor([1.0, 2.0]))
+    assert_close(x.grad, torch.zeros(2, 3) if order == 0 else other.grad, 1e-14)  # of order 0 PyTorch says None
+
+
+def test_a_norm_of_an_unknown_name():
+    x = Tensor([3.0, 4.0])
+    assert x.norm("fro").item() == 5
+    with pytest.raises(ValueError, match="norm: p is a number or 'fro', got 'nuc'"):
+        x.norm("nuc")
 
 
 def test_the_gradient_of_a_standard_deviation_of_equal_values_is_zero():
@@ -244,8 +269,14 @@ def test_the_gradient_of_a_standard_deviation_of_equal_values_is_zero():
 def test_extremes_of_nothing_are_an_error_and_sums_are_zero():
     empty = Tensor(np.ones((2, 0)))
     for name in ("max", "min", "argmax", "argmin"):
-        with pytest.raises(ValueError, match=r"empty|zero-size"):
-            getattr(ops, name)(empty, axis=1)
+        for axis in (1, -1, (0, 1) if name in ("max", "min") else 1):
+            with pytest.raises(
+                IndexError, match=rf"{name}: axis -?1 of shape \(2, 0\) has no elements, so none is the"
+            ):
+                getattr(ops, name)(empty, axis=axis)
+    for name, error in (("max", ValueError), ("min", ValueError), ("argmax", IndexError), ("argmin", IndexError)):
+        with pytest.raises(error, match=rf"{name}: .*(zero-size|has no elements)"):
+            getattr(ops, name)(empty)
     assert_close(empty.sum(dim=1), [0, 0], 0)
     assert np.isnan(empty.mean(dim=1).numpy()).all()
     assert ops.max(Tensor(np.ones((0, 2))), axis=1).shape == (0,)
@@ -274,3 +305,17 @@ def test_float16_is_added_up_in_float32():
     x = mg.ones(70000, dtype=np.float16, requires_grad=True)
     x.amax().backward()
     assert x.grad.numpy().sum(dtype=np.float64) == pytest.approx(1, rel=1e-2)
+
+
+def test_var_and_std_of_float16_are_reckoned_in_float32():
+    for size in (300.0, 3e-4):  # whose squares float16 lacks
+        x = Tensor([size, -size, size, -size], requires_grad=True, dtype=np.float16)
+        y = x.std(correction=0)
+        y.backward()
+        assert y.item() == x[0].item() and (y.dtype, x.grad.dtype) == (np.float16, np.float16)
+        assert x.grad.tolist() == [0.25, -0.25, 0.25, -0.25]
+
+
+def test_the_order_of_a_norm_may_be_a_number_of_numpys():
+    y = Tensor([1.0, 2.0]).norm(np.float64(3))
+    assert y.dtype == np.float32 and abs(y.item() - 9 ** (1 / 3)) < 1e-6

@@ -30,7 +30,14 @@ CASES = [
     unary("floor"),
     unary("ceil"),
     unary("rint", torch=lambda t, x: t.round(x)),
-    Case("clip", lambda lib, x, low, high: lib.clip(x, low, high), THREE, ANY_THREE, torch=clamp_of_one_shape),
+    Case(
+        "clip",
+        lambda lib, x, low, high: lib.clip(x, low, high),
+        THREE,
+        ANY_THREE,
+        torch=clamp_of_one_shape,
+        unlike=["None"],
+    ),
     unary("clip", lambda lib, x: lib.clip(x, -0.5, 1)),
     unary("clip", lambda lib, x: lib.clip(x, -1, 2), values=integers, differentiable=False),
     binary("clip", lambda lib, x, low: lib.clip(x, low, None)),
@@ -47,6 +54,14 @@ test_gradients, test_against_numpy, test_against_pytorch, test_device = make_tes
 
 def test_halves_are_rounded_to_even():
     assert Tensor([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]).round().tolist() == [-2, -2, 0, 0, 2, 2]
+
+
+def test_sign_of_nan_is_0_and_of_a_boolean_itself_as_in_pytorch():
+    x = leaf([math.nan, -math.inf, -0.0])
+    assert x.sign().tolist() == [0, -1, 0]
+    assert (Tensor([True, False]).sign().dtype, Tensor([True, False]).sign().tolist()) == (np.bool_, [True, False])
+    x.sign().backward([1.0, 1.0, 1.0])
+    assert x.grad.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["sign", "floor", "ceil", "round"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from minigrad import Tensor, ops
+from minigrad import Tensor, grad, ops
 from tests.minigrad.ops.factory import ANY_ONE, ONE, Case, make_tests, with_axes
 from tests.support import leaf
 
@@ -129,3 +129,26 @@ def test_triangles_are_of_matrices_and_hide_what_is_not_in_them():
     for name in ("tril", "triu"):
         with pytest.raises(ValueError, match=rf"{name}: takes matrices \(..., n, m\), got shape \(3,\)"):
             getattr(ops, name)(Tensor([1.0, 2.0, 3.0]))
+
+
+def test_an_empty_row_adds_nothing_to_any_shape_as_in_pytorch():
+    empty, x = leaf([]), leaf([[1, 2], [3, 4]])
+    for axis in (0, 1):
+        y = ops.concatenate([empty, x, empty], axis)
+        assert y.tolist() == x.tolist()
+        empty_slope, slope = grad((y * y).sum(), [empty, x], create_graph=True)
+        assert (empty_slope.shape, slope.tolist()) == ((0,), [[2, 4], [6, 8]])
+    assert ops.concatenate([empty, empty]).shape == (0,)
+    assert ops.concatenate([Tensor([]).double(), Tensor([[1]])]).dtype == np.float64
+
+
+def test_joining_what_is_no_tensor():
+    for name in ("concatenate", "stack"):
+        for wrong in (None, 1.0):
+            with pytest.raises(TypeError, match=f"{name}:? takes tensors.* got {type(wrong).__name__}"):
+                getattr(ops, name)([Tensor([1.0]), wrong])
+
+
+def test_padding_of_the_wrong_number_of_axes():
+    with pytest.raises(ValueError, match=r"pad: 1 pairs of widths for shape \(2, 3\); give one for each axis"):
+        ops.pad(Tensor(np.ones((2, 3))), ((1, 1),))
