@@ -11,11 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# What each room may import of the others: train -> training -> models -> nn -> minigrad, and nn -> kernels.
+# What each room may import of the others: train -> training -> models -> nn -> minigrad.
 MAY_IMPORT: dict[str, set[str]] = {
     "minigrad": set(),
-    "kernels": {"minigrad"},
-    "nn": {"minigrad", "kernels"},
+    "nn": {"minigrad"},
     "models": {"nn", "minigrad"},
     "training": {"models", "nn", "minigrad"},
     "train": {"training", "minigrad"},
@@ -52,12 +51,6 @@ def test_modules_of_arrays_know_no_tensors(module):
     assert {n for n in names if n.startswith("minigrad") and not any(n.startswith(b) for b in below)} == set()
 
 
-def test_kernels_know_arrays_only():
-    for path in files_of("kernels"):
-        names = {name for name in imported_modules(path) if name.partition(".")[0] == "minigrad"}
-        assert all(name.startswith("minigrad.backend") for name in names), path
-
-
 def test_few_know_how_gradients_flow():
     """Tensors call the walk and gradcheck tries it; operations and layers have no need to."""
     knowing = {
@@ -74,7 +67,7 @@ def test_few_know_how_gradients_flow():
 
 def test_importing_the_engine_loads_no_gpu_library_and_no_extra():
     code = (
-        "import sys, minigrad, kernels, nn, models;"
+        "import sys, minigrad, nn, models;"
         "print(sorted({'cupy', 'torch', 'matplotlib', 'babel', 'safetensors', 'scipy'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
