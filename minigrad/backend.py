@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -75,6 +76,28 @@ def _is_cupy(value: object) -> bool:
     return cupy is not None and isinstance(value, cupy.ndarray)
 
 
+def refuse_places_outside(x: Any, key: Any) -> None:
+    """IndexError for an index beyond an axis of x in an array of indices: CuPy goes round silently, NumPy refuses."""
+    if array_module(x) is np:
+        return
+    shape = x.shape
+    parts = key if isinstance(key, tuple) else (key,)
+    taken = [0 if part is None or part is Ellipsis else _axes_of(part) for part in parts]
+    axis = 0
+    for part, count in zip(parts, taken, strict=True):
+        if is_array(part) and part.dtype.kind in "iu" and part.size and axis < len(shape):
+            least, most, length = int(part.min()), int(part.max()), shape[axis]
+            if not -length <= least <= most < length:
+                wrong = least if least < -length else most
+                raise IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
+        axis += len(shape) - sum(taken) if part is Ellipsis else count
+
+
+def _axes_of(part: Any) -> int:
+    """How many axes a part of a key takes: a mask as many as it has."""
+    return part.ndim if is_array(part) and part.dtype == np.bool_ else 0 if isinstance(part, bool) else 1
+
+
 # ---- devices ---------------------------------------------------------------------------------------------------------
 
 
@@ -128,7 +151,34 @@ def cuda_device(device: str) -> tuple[ModuleType, int]:
     return cupy, index
 
 
+def on_device_of(array: Array) -> AbstractContextManager[Any]:
+    """A block in which CuPy runs where the array is; whatever is done with arrays beside operations needs it.
+
+    CuPy makes results on its current GPU and does not reach into others. On the CPU, and with one GPU, nothing to do.
+    """
+    if type(array) is np.ndarray or not _is_cupy(array):
+        return nullcontext()
+    device = array.device
+    return nullcontext() if device.id == sys.modules["cupy"].cuda.runtime.getDevice() else device
+
+
 # ---- process settings ------------------------------------------------------------------------------------------------
+
+_default_device = "cpu"
+
+
+def get_default_device() -> str:
+    """Where tensors are made unless it is said otherwise: "cpu" at first, else "cuda:0", "cuda:1" ..."""
+    return _default_device
+
+
+def set_default_device(device: str) -> None:
+    """Make a device that of all new tensors, in the whole process: of factories, of `Tensor(...)` and so of layers.
+
+    What is a Tensor or on a GPU already stays where it is. Raises DeviceError if the device is not there.
+    """
+    global _default_device
+    _default_device = "cpu" if device == "cpu" else f"cuda:{cuda_device(device)[1]}"
 
 
 def _keep_freed_memory() -> None:

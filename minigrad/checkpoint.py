@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from minigrad import ops
+from minigrad.autocast import same_autocast
 from minigrad.autograd import gradients_between, restored
-from minigrad.backend import Array, is_array, is_floating, to_device
+from minigrad.backend import Array, array_module, is_array, is_floating, to_device
 from minigrad.factories import zeros
 from minigrad.grad_mode import GradMode, is_grad_enabled
-from minigrad.operation import Node, Operation, Watcher, op, watching
+from minigrad.operation import Node, Operation, op
 from minigrad.random import replayed, stream_position
 from minigrad.tensor import Memory, Tensor
+from minigrad.watchers import Watcher, watching
+
+GOLDEN_RATIO = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
 def checkpoint(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -24,12 +29,18 @@ def checkpoint(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     Memory for time: with n layers in √n checkpoints the arrays of some 2√n layers are alive at once, and every layer
     runs twice (Chen et al. 2016, "Training deep nets with sublinear memory cost"). Gradients flow to all that fn
     reaches: tensors among its arguments, parameters and other tensors that it refers to. Random numbers from the
-    thread's stream, such as dropout's, are the same in both runs. Arrays among the arguments are copied. An output that
-    is not used counts as used with the gradient 0.
+    thread's stream, such as dropout's, are the same in both runs. An output that is not used counts as used with the
+    gradient 0.
 
-    fn returns a Tensor or a tuple of Tensors, TypeError otherwise. It must change nothing, and compute the same again:
-    taking gradients raises RuntimeError if a tensor that it read was written over since, or if it gives other values,
-    as a module does that went from training to evaluation in between.
+    fn returns a Tensor or a tuple of Tensors (a named tuple comes back as a plain one), TypeError otherwise; under
+    `no_grad` it is called and no more, and may return anything. It must change nothing, and compute the same again:
+    taking gradients raises RuntimeError if a tensor that an operation in it read was written over since, or if it gives
+    other values, as a module does that went from training to evaluation in between.
+
+    An array that is itself an argument is copied. One in a list, a dict or a closure is not, nor is a number that
+    `item()` or `numpy()` takes out of a tensor: leave them as they are. That they changed is noticed by the values
+    alone, where an element of an output of n elements differs by more than about 8 √n units of its dtype's rounding
+    (64 at least) of what stands beside it.
     """
     if not is_grad_enabled():
         return fn(*args, **kwargs)
@@ -58,13 +69,16 @@ class _Segment:
 
     live: list[int]  # places of the outputs that carry gradients
     sources: list[Any]  # the nodes and leaves that their gradients flow to
-    versions: list[tuple[Memory, int]]  # of all that fn read
+    versions: WeakKeyDictionary[Memory, int]  # of all that fn read and that is still there to be written over
     forms: list[_Form]  # of all outputs
     first_values: tuple[Array, ...] | None  # until they are handed out
 
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.fn, self.args, self.kwargs = fn, args, kwargs
-        self.position = stream_position()
+        self.position, self.autocast = stream_position(), same_autocast()
+
+    def __repr__(self) -> str:
+        return f"segment of {getattr(self.fn, '__qualname__', type(self.fn).__name__)}"
 
     def run(self) -> tuple[list[Tensor], bool]:
         """fn's outputs, and whether it returned a tuple. Each is a value of its own, even if fn returns its input."""
@@ -82,18 +96,18 @@ class _Segment:
         """What the first run has shown."""
         self.live = live
         self.sources = sources
-        self.versions = [(memory, memory.version) for memory in memories]
+        self.versions = WeakKeyDictionary({memory: memory.version for memory in memories})
         self.forms = [_Form(y) for y in outputs]
         self.first_values = tuple(outputs[place].data for place in live)
 
     def run_again(self, record: bool) -> list[Tensor]:
         """The live outputs of another run with the same random numbers."""
-        if any(memory.version != version for memory, version in self.versions):
+        if any(memory.version != version for memory, version in self.versions.items()):
             raise RuntimeError(
                 "checkpoint: a tensor that fn reads was changed in place after the call, so its gradient would be "
                 "wrong; change a copy instead, or change it before"
             )
-        with GradMode(record), replayed(self.position):
+        with GradMode(record), replayed(self.position), self.autocast:
             outputs, _ = self.run()
         forms = [_Form(y) for y in outputs]
         if len(forms) != len(self.forms) or not all(map(_Form.agrees, forms, self.forms)):
@@ -161,26 +175,45 @@ def _kept(argument: Any) -> Any:
 
 
 class _Form:
-    """What is kept of an output to notice other values: sums of its parts, so that each element counts."""
+    """What is kept of an output to notice other values: its shape, its dtype, and sums of a few elements each.
 
-    PARTS = 64
+    With n elements these are √n / 8 neighbours. Each has a weight of its own, from 1 to 2, so that the same elements in
+    another order have another sum. Beside a NaN or an infinity the others of its sum do not count.
+    """
+
+    BLOCK = 2**16  # elements that are float64 at a time: the output as a whole may be all that there is room for
 
     def __init__(self, y: Tensor) -> None:
         self.shape, self.dtype = y.shape, y.dtype
-        elements = y.data.reshape(-1).astype(np.float64)
-        cut = elements.size - elements.size % self.PARTS
-        pairs = [(a[:cut].reshape(self.PARTS, -1).sum(axis=1), a[cut:]) for a in (elements, abs(elements))]
-        self.sums, self.sizes = [np.concatenate([to_device(part, "cpu") for part in pair]) for pair in pairs]
+        elements = y.data.reshape(-1)
+        library, length = array_module(elements), max(1, math.isqrt(elements.size) // 8)
+        weights = 1.0 + (library.arange(length) * GOLDEN_RATIO) % 1.0  # no two are close
+        step = length * max(1, self.BLOCK // length)
+        starts = range(0, max(1, elements.size), step)
+        pairs = [_sums(elements[start : start + step], weights) for start in starts]
+        self.sums, self.sizes = [np.concatenate(parts) for parts in zip(*pairs, strict=True)]
 
     def agrees(self, other: _Form) -> bool:
         """Whether they are equal up to rounding, which a pass through another room of attention may change."""
         if (self.shape, self.dtype) != (other.shape, other.dtype):
             return False
-        tolerance = float(np.finfo(self.dtype).eps) ** 0.5 if is_floating(self.dtype) else 0.0
+        rounding = float(np.finfo(self.dtype if is_floating(self.dtype) else np.float64).eps)
         with np.errstate(invalid="ignore"):  # inf - inf
-            near = abs(self.sums - other.sums) <= tolerance * self.sizes
+            near = abs(self.sums - other.sums) < 64 * rounding * self.sizes  # never for infinities
         same = (self.sums == other.sums) | (np.isnan(self.sums) & np.isnan(other.sums))
         return bool((near | same).all())
+
+
+def _sums(elements: Array, weights: Array) -> tuple[Array, Array]:
+    """The weighted sums of so many elements each, the last one's filled up with 0; and bounds of their absolute sums.
+
+    A bound is √(L Σ x²) for L elements x, which is Σ |x| at least (Cauchy and Schwarz).
+    """
+    library, length = array_module(elements), len(weights)
+    rows = library.zeros((-(-elements.size // length), length))
+    rows.reshape(-1)[: elements.size] = elements
+    sizes = library.sqrt(length * library.einsum("pn,pn->p", rows, rows))
+    return to_device(rows @ weights, "cpu"), to_device(sizes, "cpu")
 
 
 def _zeros(source: Any, as_tensor: bool) -> Any:

@@ -5,7 +5,7 @@
 
 The options are the same everywhere:
     dtype: NumPy dtype or its name; by default that of `get_default_dtype()` unless said otherwise.
-    device: "cpu" (the default), "cuda", "cuda:1".
+    device: "cpu", "cuda", "cuda:1"; by default that of `get_default_device()`.
     requires_grad: whether the tensor is a leaf that gradients are asked for; floating dtypes only.
     generator: where random numbers come from instead of this thread's stream.
 `*_like` take shape, dtype and device of a tensor, unless these are given.
@@ -264,7 +264,7 @@ _DLPACK_CUDA = 2  # DLDeviceType in dlpack.h
 
 def _made(array: Any, device: str | None, requires_grad: bool) -> Tensor:
     """A tensor of an array (or NumPy scalar) that nobody else has."""
-    array = backend.to_device(np.asarray(array), "cpu" if device is None else device)
+    array = backend.to_device(np.asarray(array), backend.get_default_device() if device is None else device)
     return _around(array).requires_grad_(requires_grad)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.autograd import grad
-from minigrad.backend import is_floating
+from minigrad.backend import array_module, device_of, is_array, is_floating, to_device
 from minigrad.grad_mode import enable_grad
 from minigrad.tensor import Tensor
 
@@ -45,15 +45,20 @@ def gradcheck(
     Returns True. Raises GradcheckError naming the input, both numbers, the shapes and the order; ValueError if there is
     nothing to check.
     """
-    values = [np.array(x.data if isinstance(x, Tensor) else x) for x in inputs]
+    plain = [x.data if isinstance(x, Tensor) else x for x in inputs]
+    values = [np.array(to_device(x, "cpu") if is_array(x) else x) for x in plain]
     checked = [place for place, value in enumerate(values) if is_floating(value.dtype)]
     if not checked:
         raise ValueError("gradcheck: none of the inputs is floating point, so there is no gradient to check")
+    devices = [
+        device_of(x) if isinstance(inputs[place], Tensor) or array_module(x) is not np else None
+        for place, x in enumerate(plain)
+    ]
     rng = np.random.default_rng(seed)
 
     def tensors_of(arrays: Sequence[Any], requires_grad: bool) -> list[Any]:
         return [
-            Tensor(array, requires_grad, dtype=np.float64) if place in checked else inputs[place]
+            Tensor(array, requires_grad, np.float64, devices[place]) if place in checked else inputs[place]
             for place, array in enumerate(arrays)
         ]
 

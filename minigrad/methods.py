@@ -137,11 +137,7 @@ class Methods:
 
     def round(self, *, decimals: int = 0) -> Tensor:
         """The nearest number of so many decimals, of two equally near the even one; -3: the nearest thousand."""
-        if decimals == 0:
-            return ops.rint(self)
-        scale = 10.0 ** abs(decimals)
-        up, down = (ops.multiply, ops.divide) if decimals > 0 else (ops.divide, ops.multiply)
-        return down(ops.rint(up(self, scale)), scale)
+        return ops.round(self, decimals)
 
     def clamp(self, min: Any = None, max: Any = None) -> Tensor:
         """min(max(self, min), max); None for no bound. ValueError without any."""
@@ -204,12 +200,12 @@ class Methods:
         return ops.masked_fill(self, mask, value)
 
     def softmax(self, dim: int, dtype: Any = None) -> Tensor:
-        """e^x / Σ e^x along `dim`; of self in `dtype`, if one is given."""
-        return ops.softmax(_cast(self, dtype), axis=dim)
+        """e^x / Σ e^x along `dim`, of self in `dtype` if one is given; no overflow. A row of -inf alone is NaN."""
+        return _cast(ops.softmax(_cast(self, dtype), axis=dim), dtype)
 
     def log_softmax(self, dim: int, dtype: Any = None) -> Tensor:
         """x - log Σ e^x along `dim`; of self in `dtype`, if one is given."""
-        return ops.log_softmax(_cast(self, dtype), axis=dim)
+        return _cast(ops.log_softmax(_cast(self, dtype), axis=dim), dtype)
 
     # ---- reductions --------------------------------------------------------------------------------------------------
 
@@ -219,7 +215,7 @@ class Methods:
 
     def mean(self, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
         """The mean along `dim`, or of all elements; of self in `dtype`, if one is given."""
-        return ops.mean(_cast(self, dtype), axis=_axes(self, dim), keepdims=keepdim)
+        return _cast(ops.mean(_cast(self, dtype), axis=_axes(self, dim), keepdims=keepdim), dtype)
 
     def var(
         self, dim: Dim = None, correction: Any = 1, keepdim: bool = False, *, unbiased: bool | None = None
@@ -319,6 +315,8 @@ class Methods:
 
     def scatter(self, dim: int, index: Any, src: Any = None, *, value: Any = None) -> Tensor:
         """A copy with src, a tensor, or value, a number, at y[index[i, j], j] for dim 0. See `ops.scatter`."""
+        if (src is None) == (value is None):
+            raise TypeError(f"scatter: give src or value, got {'neither' if src is None else 'both'}")
         return ops.scatter(self, index, value if src is None else src, axis=dim)
 
     def scatter_add(self, dim: int, index: Any, src: Any) -> Tensor:
@@ -574,6 +572,6 @@ def _spread(dim: Any, correction: Any, unbiased: bool | None) -> tuple[Any, Any]
     return dim, 1 if correction is None else correction
 
 
-def _cast(x: Any, dtype: Any) -> Tensor:
+def _cast(x: Any, dtype: Any) -> Any:
     """x in the dtype in which an operation is asked for, if any."""
-    return x if dtype is None else x.to(dtype)
+    return x if dtype is None or x.dtype == dtype else ops.astype(x, dtype=dtype)

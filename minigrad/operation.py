@@ -1,4 +1,4 @@
-"""How values are made and remembered: `@op`, the node that a recorded operation leaves behind, and who looks on.
+"""How values are made and remembered: `@op`, and the node that a recorded operation leaves behind.
 
 An operation is one function of arrays that returns its value and its pullbacks: for each input, the function that takes
 the gradient of the value to the gradient of that input. All else is done here, once for all operations: the operands'
@@ -8,13 +8,11 @@ record is in `minigrad.autograd`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import itertools
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -22,86 +20,16 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from minigrad import ops
+from minigrad import ops, watchers
 from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating, plain_array
 from minigrad.grad_mode import mode
 from minigrad.hooks import Hooks
 from minigrad.promotion import promoted
+from minigrad.scalars import in_short
 from minigrad.tensor import Memory, Tensor
 
 _new = object.__new__
 _NO_OPTIONS: dict[str, Any] = {}
-
-# ---- watchers: looking on, which costs nothing when nobody does ------------------------------------------------------
-
-
-class Watcher:
-    """What is told of each operation of its thread, and of each step back, within `watching(self)`."""
-
-    def calling(self, operation: Operation) -> None:
-        """An operation's body is about to run."""
-
-    def made(
-        self,
-        operation: Operation,
-        inputs: Sequence[Any],
-        options: dict[str, Any],
-        values: tuple[Tensor, ...],
-        node: Node | None,
-    ) -> None:
-        """An operation has made `values`; `node` is its record, or None if it is not recorded."""
-
-    def walking(self, node: Node) -> None:
-        """The pullbacks of `node` are about to run."""
-
-    def walked(self, node: Node, gradient: Any, results: Sequence[Any] | None) -> None:
-        """The pullbacks of `node` took `gradient` to `results`, one an input; None if an error came instead."""
-
-
-class _Thread(threading.local):
-    watchers: tuple[Watcher, ...] = ()
-
-
-_thread = _Thread()
-_watched = 0  # how many watchers there are in all threads: all that an operation looks at when nobody watches
-_counting = threading.Lock()
-
-
-@contextlib.contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
-    """A block in which `watcher` is told what this thread does."""
-    _thread.watchers = (*_thread.watchers, watcher)
-    _count_watchers(1)
-    try:
-        yield
-    finally:  # blocks within generators may end in another order than they began
-        _thread.watchers = tuple([other for other in _thread.watchers if other is not watcher])
-        _count_watchers(-1)
-
-
-def _count_watchers(more: int) -> None:
-    global _watched
-    with _counting:
-        _watched += more
-
-
-def is_watched() -> bool:
-    """Whether this thread has a watcher."""
-    return _watched > 0 and bool(_thread.watchers)
-
-
-def tell(event: str, *about: Any) -> None:
-    """Call the method named `event` of each of this thread's watchers; of all, even if one raises an error."""
-    _tell_all(_thread.watchers, event, about)
-
-
-def _tell_all(watchers: Sequence[Watcher], event: str, about: Sequence[Any]) -> None:
-    if watchers:
-        try:
-            getattr(watchers[0], event)(*about)
-        finally:
-            _tell_all(watchers[1:], event, about)
-
 
 # ---- operations ------------------------------------------------------------------------------------------------------
 
@@ -208,18 +136,21 @@ def _callable(operation: Operation) -> Callable[..., Any]:
             return _checked(operation, body(*operands, **options))[0]
         if absent:
             _check_absent(operation, operands)
-        if _watched:
-            tell("calling", operation)
+        if watchers.active:
+            cast = watchers.cast_operands(operation, operands)
+            if cast:
+                return call(*cast, **options)
+            watchers.tell("calling", operation)
         try:
             if uniform:
                 result = body(*arrays, **options)
-                value, pullbacks = result if type(result) is tuple else _checked(operation, result)
+                value, pullbacks = _checked(operation, result)
             else:
                 operands = tuple([x if isinstance(x, Tensor) else _constant(operation, x) for x in operands])
                 arrays = [x._data if isinstance(x, Tensor) else x for x in operands]
                 value, pullbacks = computed(operation, arrays, options)
         except (IndexError, OverflowError, TypeError, ValueError) as error:
-            if str(error).startswith(f"{operation.name}:"):
+            if str(error).startswith(operation.name):
                 raise
             raise _named(error, operation, operands) from error
         recording = needs_grad and pullbacks is not None and mode.grad_enabled
@@ -228,8 +159,8 @@ def _callable(operation: Operation) -> Callable[..., Any]:
         tensor = wrapped(value, operands)
         if recording and is_floating(tensor._data.dtype):
             _attach(_node(operation, options, operands, pullbacks), tensor)
-        if _watched:
-            tell("made", operation, operands, options, (tensor,), tensor.node)
+        if watchers.active:
+            watchers.tell("made", operation, operands, options, (tensor,), tensor.node)
         return tensor
 
     call.operation = operation  # type: ignore[attr-defined]
@@ -241,25 +172,29 @@ def _arithmetic(operation: Operation, general: Callable[..., Any]) -> Callable[.
     body, floating = operation.body, operation.floating
 
     def call(x: Any, y: Any) -> Any:
-        if _watched or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        if watchers.active or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return general(x, y)
         a, b = x._data, y._data
         if a.dtype is not b.dtype or type(a) is not ndarray or (floating and a.dtype.kind != "f"):
             return general(x, y)
         try:
-            value, pullbacks = body(a, b)
-        except (OverflowError, TypeError, ValueError):
+            value, pullbacks = result = body(a, b)
+        except (IndexError, TypeError, ValueError):
             return general(x, y)  # which says what is wrong
         if type(value) is ndarray and value.base is None and value is not a and value is not b:
             tensor = _new(Tensor)
             tensor._data, tensor._requires_grad = value, False
             tensor._memory = tensor._grad = tensor.node = None
-        elif isinstance(value, (ndarray, np.generic)):
+        elif type(result) is tuple and isinstance(value, (ndarray, np.generic)):
             tensor = wrapped(value, (x, y))
         else:
             return general(x, y)
-        needs_grad = x._requires_grad or y._requires_grad
-        if needs_grad and mode.grad_enabled and pullbacks is not None and tensor._data.dtype.kind == "f":
+        if (
+            (x._requires_grad or y._requires_grad)
+            and mode.grad_enabled
+            and pullbacks is not None
+            and tensor._data.dtype.kind == "f"
+        ):
             _attach(_node(operation, _NO_OPTIONS, (x, y), pullbacks), tensor)
         return tensor
 
@@ -306,9 +241,8 @@ def computed(operation: Operation, arrays: Sequence[Any], options: dict[str, Any
 def _checked(operation: Operation, result: Any) -> tuple[Any, Any]:
     """What a body returned. TypeError unless it is (value, pullbacks)."""
     if type(result) is not tuple or len(result) != 2:
-        raise TypeError(
-            f"{operation.name}: its body must return (value, pullbacks), it returned {type(result).__name__}"
-        )
+        found = f"a tuple of {len(result)}" if type(result) is tuple else type(result).__name__
+        raise TypeError(f"{operation.name}: its body must return (value, pullbacks), it returned {found}")
     return result
 
 
@@ -434,18 +368,20 @@ def _several(
             whole.memories.append(value.memory)
             whole.version += value.memory.version
             if is_floating(value.dtype):
-                part = _node(operation, options, (), ())
+                part = _node(operation, _NO_OPTIONS, (), ())
                 part.inputs = part.targets = [whole]
                 part.part = place
                 _attach(part, value)
-    if _watched:
-        tell("made", operation, operands, options, values, whole)
+    if watchers.active:
+        watchers.tell("made", operation, operands, options, values, whole)
     return values
 
 
 def wrapped(value: Array, inputs: Sequence[Any]) -> Tensor:
     """A Tensor of `value`; one that is an input, or a view of one, shares its memory, and so its version."""
     if type(value) is not ndarray and not is_array(value):
+        if not isinstance(value, (np.generic, float, int)):
+            raise TypeError(f"the value of an operation must be an array, not {type(value).__name__}")
         value = np.asarray(value)  # NumPy turns 0-d results into scalars
     is_view = value.base is not None
     for x in inputs:
@@ -484,7 +420,7 @@ def _no_operand(operation: Operation, operand: Any) -> TypeError:
 
 def _named(error: Exception, operation: Operation, inputs: Sequence[Any]) -> Exception:
     """The array library's error with the operation's name and the shapes at fault."""
-    shapes = " and ".join(str(x.shape) if hasattr(x, "shape") else repr(x) for x in inputs)
+    shapes = " and ".join(str(x.shape) if hasattr(x, "shape") else in_short(x) for x in inputs)
     kind = next(k for k in (IndexError, OverflowError, TypeError, ValueError) if isinstance(error, k))
     return kind(f"{operation.name}: {error} (called with {shapes})")
 

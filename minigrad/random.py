@@ -70,6 +70,12 @@ def next_generator(generator: Generator | None = None) -> np.random.Generator:
     return generator.next()
 
 
+def next_key() -> tuple[int, int, int]:
+    """(seed, step, call), which names the next call's numbers in this thread's stream, for what draws them itself."""
+    _thread.generator.next()
+    return stream_position()
+
+
 def stream_position() -> tuple[int, int, int]:
     """Where this thread's stream stands: (seed, step, call)."""
     generator = _thread.generator

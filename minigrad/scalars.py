@@ -29,6 +29,11 @@ def number(what: str, value: Any) -> Any:
     return held
 
 
+def in_short(value: Any) -> str:
+    """A number for a message; of an integer with hundreds of digits only how long it is."""
+    return f"an integer of {value.bit_length()} bits" if type(value) is int and value.bit_length() > 128 else str(value)
+
+
 def check_held(operation: str, value: float, dtype: np.dtype) -> None:
     """ValueError for a number beyond those of the dtype, which would become infinite or another number silently."""
     if dtype.kind == "b" or (is_floating(dtype) and isinstance(value, float) and not math.isfinite(value)):
@@ -39,4 +44,5 @@ def check_held(operation: str, value: float, dtype: np.dtype) -> None:
     if is_floating(dtype):
         low, high, hint = float(low), float(high), "write math.inf if that is meant"
     if not low <= value <= high:
-        raise ValueError(f"{operation}: {value} is no value of {dtype}, which are from {low} to {high}; {hint}")
+        shown = in_short(value)
+        raise ValueError(f"{operation}: {shown} is no value of {dtype}, which are from {low} to {high}; {hint}")

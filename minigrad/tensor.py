@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minigrad import ops
-from minigrad.backend import Array, device_of, is_array, is_floating, plain_array, tensor_dtype, to_device
+from minigrad.backend import (
+    Array,
+    device_of,
+    get_default_device,
+    is_array,
+    is_floating,
+    on_device_of,
+    plain_array,
+    tensor_dtype,
+    to_device,
+)
 from minigrad.casts import Casts
 from minigrad.hooks import Hooked, Hooks
 from minigrad.methods import Methods
@@ -48,7 +58,8 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
             (float32, unless `set_default_dtype` says otherwise), ints int64; an array keeps its dtype.
         requires_grad: whether `backward()` gives this leaf a `.grad`. Floating dtypes only, else RuntimeError.
         dtype: NumPy dtype or its name.
-        device: "cpu", "cuda", "cuda:1"; by default where the data is. DeviceError if it is not there.
+        device: "cpu", "cuda", "cuda:1"; by default where a Tensor or an array of CuPy is, else that of
+            `get_default_device()`. DeviceError if it is not there.
 
     Attributes:
         data: the array. Assigning replaces it, which graphs that use it notice; writing into `x.data[...]` they do not.
@@ -68,8 +79,9 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
     hooks: Hooks  # of a leaf, once it has some
 
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None, device: str | None = None) -> None:
-        array = data._data if isinstance(data, Tensor) else data
-        self._data = _new_array(array, dtype, device)
+        if isinstance(data, Tensor):
+            data, device = data._data, data.device if device is None else device
+        self._data = _new_array(data, dtype, device)
         self._memory = Memory()
         self._grad = self.node = None
         self._requires_grad = False
@@ -299,7 +311,7 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         rebuild, (cls, data, requires_grad) = self.__reduce__()
-        memo[id(self)] = copy = rebuild(cls, data.copy(), requires_grad)
+        copy = rebuild(cls, data.copy(), requires_grad)
         copy._grad = None if self._grad is None else self._grad.detach().clone()
         return copy
 
@@ -331,5 +343,8 @@ def _new_array(data: Any, dtype: Any, device: str | None) -> Array:
         if dtype is None and not keep and is_floating(data.dtype):
             dtype = get_default_dtype()
     data = plain_array(data)
+    if device is None and device_of(data) == "cpu":
+        device = get_default_device()
     array = data if device is None else to_device(data, device)
-    return array.astype(array.dtype if dtype is None else tensor_dtype(dtype))  # astype copies
+    with on_device_of(array):
+        return array.astype(array.dtype if dtype is None else tensor_dtype(dtype))  # astype copies

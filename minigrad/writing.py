@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from minigrad import ops
-from minigrad.backend import Array, DeviceError, device_of, is_array, to_device
-from minigrad.grad_mode import is_grad_enabled, no_grad
+from minigrad.backend import Array, DeviceError, device_of, is_array, on_device_of, refuse_places_outside, to_device
+from minigrad.grad_mode import is_grad_enabled
 from minigrad.promotion import category
 from minigrad.scalars import check_held, number
 
@@ -133,11 +133,14 @@ class Writing:
                 f"{what}: the value is on {device_of(values)}, the tensor on {self.device}; move it first"
             )
         if isinstance(value, Writing) and value.memory is self.memory:
-            values = values.copy()  # it may overlap with what is written
+            with on_device_of(values):
+                values = values.copy()  # it may overlap with what is written
         try:
             if not isinstance(values, (int, float)):
                 values = _numbers(values, self.device)
-            self._data[key] = values
+            with on_device_of(self._data):
+                refuse_places_outside(self._data, key)
+                self._data[key] = values
         except (IndexError, OverflowError, TypeError, ValueError) as error:
             raise type(error)(f"{what}: {error} (this tensor has shape {self.shape})") from error
         self._written()
@@ -147,8 +150,7 @@ class Writing:
         self._check_shape(what, other)
         self._check_writable(what, other)
         alpha = number(f"{what}: alpha", alpha)
-        with no_grad():
-            value = operate(self, other if alpha == 1 else alpha * other)
+        value = operate(self, other if alpha == 1 else alpha * other)
         if category(value.dtype) > category(self.dtype):
             raise RuntimeError(
                 f"{what}: result type {value.dtype} can't be cast to {self.dtype}, the dtype of this tensor; "
@@ -188,8 +190,7 @@ class Writing:
 
 def _numbers(values: Any, device: str) -> Array:
     """Lists as an array; TypeError for what are no numbers, and would become some silently: None, "1", 1j."""
-    if not hasattr(values, "dtype"):
-        values = to_device(np.asarray(values), device)
-    if values.dtype.kind not in "fiub":
-        raise TypeError(f"a tensor holds floats, integers or booleans, not {values.dtype}")
-    return values
+    array = values if hasattr(values, "dtype") else np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"a tensor holds floats, integers or booleans, not {array.dtype}")
+    return array if array is values else to_device(array, device)

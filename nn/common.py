@@ -1,7 +1,9 @@
-"""What several functions of nn share: the arrays of Tensors, dtypes, their checks, and the masks of dropout."""
+"""What several functions of nn share: the arrays of Tensors, dtypes, checks of options, shared heads, dropout masks."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from minigrad import Tensor, ops
 from minigrad.backend import device_of, is_floating, to_device
 from minigrad.promotion import result_type
 from minigrad.random import next_generator
-from minigrad.scalars import number
+from minigrad.scalars import in_short, number
 
 
 def array_of(x: Any) -> Any:
@@ -37,12 +39,15 @@ def floating_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
     return as_dtype(x, wide), as_dtype(y, wide), dtype
 
 
-def as_integers(name: str, values: Any) -> Any:
-    """The values, of which lists and numbers become arrays. Raises TypeError that names what is not of integers."""
-    values = values if hasattr(values, "dtype") else np.asarray(values)
-    if values.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, got {values.dtype}")
-    return values
+def as_integers(name: str, values: Any, like: Any) -> Any:
+    """The values, of which lists and numbers become arrays on the device of `like`.
+
+    Raises TypeError that names what is not of integers.
+    """
+    array = values if hasattr(values, "dtype") else np.asarray(values)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {array.dtype}")
+    return array if array is values else to_device(array, device_of(array_of(like)))
 
 
 def check_floating(name: str, dtype: np.dtype) -> None:
@@ -51,12 +56,28 @@ def check_floating(name: str, dtype: np.dtype) -> None:
         raise TypeError(f"{name} must be floating, got {dtype}; write .float()")
 
 
+def lengths(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    """The lengths of the last axes; one integer is the length of the last one."""
+    given = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    return tuple(map(operator.index, given))
+
+
 def probability(name: str, p: Any) -> float:
-    """p as a Python number. TypeError that names what is no number, ValueError for one outside 0 ... 1, or NaN."""
+    """p as a Python float. TypeError that names what is no number, ValueError for one outside 0 ... 1, or NaN."""
     p = number(name, p)
     if not 0 <= p <= 1:
-        raise ValueError(f"{name} is a probability, from 0 to 1, got {p}")
-    return p
+        raise ValueError(f"{name} is a probability, from 0 to 1, got {in_short(p)}")
+    return float(p)
+
+
+def repeated_heads(x: Any, heads: int) -> Any:
+    """x (..., H_kv, N, d) with each head as often, side by side, as gives so many heads."""
+    *batch, own, length, width = x.shape
+    if own == heads:
+        return x
+    times = heads // own
+    repeated = ops.broadcast_to(ops.expand_dims(x, -3), (*batch, own, times, length, width))
+    return ops.reshape(repeated, (*batch, heads, length, width))
 
 
 def dropout_mask(x: Any, shape: tuple[int, ...], p: float) -> Any:

@@ -1,21 +1,21 @@
 """The layers' mathematics as functions, under PyTorch's names: no parameters, no modes, nothing remembered.
 
 What is fused (works in place, in few passes) stands after the plain composition that it equals. Losses are in
-`nn.losses`, attention is in `nn.scaled_dot_product`, activations come from `minigrad.ops`.
+`nn.losses`, attention is in `nn.scaled_dot_product`, activations and softmax come from `minigrad`.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from minigrad import op, ops
+from minigrad import log_softmax, op, ops, softmax
+from minigrad.autocast import in_float32
 from minigrad.backend import array_module
-from minigrad.ops import elu, leaky_relu, one_hot, relu, silu, softplus
+from minigrad.ops import elu, gelu, leaky_relu, one_hot, relu, silu, softplus
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.scalars import number
 from nn.common import (
@@ -25,6 +25,7 @@ from nn.common import (
     check_floating,
     dropout_mask,
     floating_pair,
+    lengths,
     probability,
 )
 from nn.losses import (
@@ -67,24 +68,6 @@ __all__ = [
     "softplus",
 ]
 
-# ---- activations -----------------------------------------------------------------------------------------------------
-
-
-def softmax(x: Any, dim: int, *, dtype: Any = None) -> Any:
-    """e^x / Σ e^x along `dim`, of x in `dtype` if given; no overflow. A row of -inf alone is NaN, as in PyTorch."""
-    return ops.softmax(x if dtype is None else ops.astype(x, dtype=dtype), axis=dim)
-
-
-def log_softmax(x: Any, dim: int, *, dtype: Any = None) -> Any:
-    """x - log Σ e^x along `dim`; of x in `dtype`, if one is given."""
-    return ops.log_softmax(x if dtype is None else ops.astype(x, dtype=dtype), axis=dim)
-
-
-def gelu(x: Any, approximate: str = "none") -> Any:
-    """x Φ(x): see `minigrad.ops.gelu`; of float16 in float32, whose range x² does not leave."""
-    return narrowed(ops.gelu(widened(x), approximate=approximate), x.dtype)
-
-
 # ---- linear ----------------------------------------------------------------------------------------------------------
 
 
@@ -96,6 +79,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 # ---- similarity ------------------------------------------------------------------------------------------------------
 
 
+@in_float32
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) along `dim`, the cosine of the angle; 0 for vectors of zeros.
 
@@ -128,6 +112,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
 # ---- layer norm ------------------------------------------------------------------------------------------------------
 
 
+@in_float32
 def layer_norm(
     x: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
@@ -147,12 +132,6 @@ def layer_norm(
     weight, bias = as_dtype(weight, wide.dtype), as_dtype(bias, wide.dtype)
     eps = float(number("layer_norm: eps", eps))
     return narrowed(fused_layer_norm(wide, weight, bias, axes=axes, eps=eps), x.dtype)
-
-
-def lengths(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """The lengths of the last axes; one integer is the length of the last one."""
-    given = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
-    return tuple(map(operator.index, given))
 
 
 def _normalized_axes(name: str, x: Any, normalized_shape: int | Sequence[int], **affine: Any) -> int:
@@ -217,6 +196,7 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
 # ---- root mean square norm -------------------------------------------------------------------------------------------
 
 
+@in_float32
 def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None) -> Any:
     """x / √(mean x² + eps) * weight, with the mean over the last axes: `layer_norm` without mean and bias.
 
@@ -302,7 +282,7 @@ def embedding(ids: Any, weight: Any, padding_idx: int | None = None) -> Any:
     count = weight.shape[0]
     if padding_idx is not None and not -count <= padding_idx < count:
         raise ValueError(f"embedding: padding_idx {padding_idx} is out of range for a weight of {count} rows")
-    ids = as_integers("embedding: ids", ids)
+    ids = as_integers("embedding: ids", ids, weight)
     data = array_of(ids)
     if data.size and not 0 <= data.min() <= data.max() < count:
         wrong = data.min() if data.min() < 0 else data.max()

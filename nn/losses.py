@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from minigrad import op, ops
-from minigrad.backend import array_module
+from minigrad.autocast import in_float32
+from minigrad.backend import array_module, is_floating
+from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import narrowed, widened
+from minigrad.promotion import result_type
 from minigrad.scalars import number
 from nn.common import (
     array_of,
@@ -29,6 +32,7 @@ REDUCTIONS = ("mean", "sum", "none")
 # ---- of two tensors of one shape -------------------------------------------------------------------------------------
 
 
+@in_float32
 def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     """(input - target)², the squared error.
 
@@ -43,12 +47,14 @@ def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     return _reduced(ops.square(x - y), reduction, dtype)
 
 
+@in_float32
 def l1_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     """|input - target|, the absolute error, with gradient 0 at 0. Arguments and errors as for `mse_loss`."""
     x, y, dtype = _operands("l1_loss", input, target, reduction)
     return _reduced(ops.abs(x - y), reduction, dtype)
 
 
+@in_float32
 def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0) -> Any:
     """With d = |input - target|: d² / 2β where d < β, else d - β/2; β = 0 is `l1_loss`.
 
@@ -67,6 +73,7 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     return _reduced(distance, reduction, dtype)
 
 
+@in_float32
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
 ) -> Any:
@@ -90,6 +97,7 @@ def binary_cross_entropy_with_logits(
     return _reduced(losses if weight is None else losses * weight, reduction, dtype)
 
 
+@in_float32
 def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool = False) -> Any:
     """p (log p - input) of log-probabilities `input` and probabilities p = `target`: the divergence of p from input.
 
@@ -145,56 +153,118 @@ def _weight(name: str, weight: Any, x: Any) -> Any:
 # ---- of classes ------------------------------------------------------------------------------------------------------
 
 
-def nll_loss(input: Any, target: Any, *, ignore_index: int = -100, reduction: str = "mean") -> Any:
-    """-input_t of log-probabilities for each target class t: `cross_entropy` after `log_softmax`.
+@in_float32
+def nll_loss(input: Any, target: Any, weight: Any = None, *, ignore_index: int = -100, reduction: str = "mean") -> Any:
+    """-w_t input_t of log-probabilities for each target class t: `cross_entropy` after `log_softmax`.
 
-    Arguments, reductions and errors as for `cross_entropy`, but for label_smoothing.
+    Arguments, reductions and errors as for `cross_entropy` of class ids, but for label_smoothing.
     """
-    rows, ids, shape, counted = _rows("nll_loss", "input", input, target, ignore_index, reduction)
-    losses = widened(_minus_log_p(rows, ids, ignore_index))
-    return _reduced_rows(losses, shape, counted, reduction, input.dtype)
+    rows, ids, shape, total = _rows_and_ids("nll_loss", "input", input, target, ignore_index, reduction)
+    losses = 0.0 - widened(_at(ids, rows, ignore_index))  # so that what is ignored is 0, not -0
+    if weight is not None:
+        weights = _at(ids, _weight_row("nll_loss", weight, rows), ignore_index)
+        losses, total = losses * weights, ops.sum(weights)
+    return _reduced_rows(losses, shape, total, reduction, input.dtype)
 
 
-def _minus_log_p(log_p: Any, target: Any, ignore_index: int) -> Any:
-    """Rows (M, C) and targets (M,) to -log p (M,) of the targets, 0 for ignored ones."""
-    ignored = target == ignore_index
-    places = ops.expand_dims(ops.where(ignored, 0, target), 1)
-    return ops.where(ignored, 0.0, -ops.squeeze(ops.take_along_axis(log_p, places, axis=1), 1))
-
-
+@in_float32
 def cross_entropy(
-    logits: Any, target: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
+    logits: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
 ) -> Any:
-    """-Σ_c q_c log softmax(logits)_c for each target class t, with q_c = (1 - ε) [c = t] + ε / C.
+    """-Σ_c w_c q_c log softmax(logits)_c, in nats, of logits and the probability q_c that each class should have.
 
-    Szegedy et al. 2016, "Rethinking the inception architecture", section 7; ε = 0 is plain cross entropy, in nats.
+    Of a class id t it is [c = t]. Label smoothing makes (1 - ε) q_c + ε / C of it: Szegedy et al. 2016, "Rethinking the
+    inception architecture", section 7.
 
     Args:
         logits: (N, C), (C,) or (N, C, d1, ...), floating; float16 is computed in float32.
-        target: integers, of the shape of logits without the class axis.
-        ignore_index: a target that counts for nothing: its loss and its row's gradient are 0, whatever the row holds.
+        target: t, integers of the shape of logits without the class axis; or q, floating, of the shape of logits, to
+            which a gradient flows. Nobody checks that q adds up to 1.
+        weight: w (C,), or None for ones. Beside class ids it has logits' dtype and gets no gradient.
+        ignore_index: a class id that counts for nothing: its loss and its row's gradient are 0, whatever the row holds.
         label_smoothing: ε, from 0 to 1.
-        reduction: "mean" over the targets that are not ignored, "sum", or "none" for target's shape. The mean of no
-            targets is 0, with gradient 0 (in PyTorch it is NaN).
+        reduction: "mean", "sum", or "none" for the shape of logits without the class axis. The mean divides by the sum
+            of w_t over the ids that are not ignored; of probabilities by how many rows there are, whatever w. If that
+            is 0, so are the mean and its gradients (in PyTorch it is NaN or infinite).
 
-    Raises IndexError that names a target outside 0 ... C - 1, ValueError for shapes that do not fit or an unknown
-    option, TypeError for logits that are not floating, or a target that is not of integers.
+    Raises IndexError that names a target outside 0 ... C - 1; ValueError for shapes that do not fit, an unknown option,
+    or an ignore_index of 0 or more beside probabilities; TypeError for logits that are not floating, or a weight that
+    is not as said above.
     """
     label_smoothing = probability("cross_entropy: label_smoothing", label_smoothing)
-    rows, ids, shape, counted = _rows("cross_entropy", "logits", logits, target, ignore_index, reduction)
-    losses = fused_cross_entropy(widened(rows), ids, ignore_index=ignore_index, label_smoothing=float(label_smoothing))
-    return _reduced_rows(losses, shape, counted, reduction, logits.dtype)
+    if hasattr(target, "dtype") and is_floating(target.dtype):
+        return _cross_entropy_of_probabilities(logits, target, weight, ignore_index, label_smoothing, reduction)
+    rows, ids, shape, total = _rows_and_ids("cross_entropy", "logits", logits, target, ignore_index, reduction)
+    options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    if weight is not None:
+        weight = _weight_row("cross_entropy", weight, rows)
+        total = ops.sum(_at(ids, weight, ignore_index))
+    if not rows.shape[1]:
+        losses = _without_classes(rows)
+    elif weight is None:
+        losses = fused_cross_entropy(widened(rows), ids, **options)
+    else:
+        losses = plain_cross_entropy(widened(rows), ids, weight, **options)
+    return _reduced_rows(losses, shape, total, reduction, logits.dtype)
 
 
-def plain_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_smoothing: float) -> Any:
-    """The definition, as a composition of operations: rows (M, C) and targets (M,) to losses (M,)."""
+def _cross_entropy_of_probabilities(
+    logits: Any, target: Any, weight: Any, ignore_index: int, label_smoothing: float, reduction: str
+) -> Any:
+    if ignore_index >= 0:
+        raise ValueError(
+            f"cross_entropy: ignore_index is a class id, and target holds probabilities; got {ignore_index}"
+        )
+    check_floating("cross_entropy: logits", logits.dtype)
+    x, q, dtype = _operands("cross_entropy", logits, target, reduction)
+    rows, shape = _rows("cross_entropy: logits", x)  # (M, C)
+    log_p = ops.log_softmax(rows, axis=1)
+    terms = _rows("cross_entropy: target", q)[0] * log_p
+    if weight is not None:
+        weight = _class_weight("cross_entropy", weight, rows)
+        dtype, terms = result_type([logits, target, weight]), terms * weight
+    losses = -_smoothed(ops.sum(terms, axis=1), log_p, weight, label_smoothing)
+    return _reduced_rows(losses, shape, rows.shape[0], reduction, dtype)
+
+
+def plain_cross_entropy(
+    logits: Any, target: Any, weight: Any = None, *, ignore_index: int, label_smoothing: float
+) -> Any:
+    """The definition, as a composition: rows (M, C), targets (M,) and weight (1, C) or None to losses (M,)."""
     ignored = target == ignore_index  # (M,)
-    logits = ops.where(ops.expand_dims(ignored, 1), 0.0, logits)  # (M, C)
-    log_p = ops.log_softmax(logits, axis=1)
-    losses = (1.0 - label_smoothing) * _minus_log_p(log_p, target, ignore_index)
-    if label_smoothing:
-        losses = losses - label_smoothing * ops.mean(log_p, axis=1)
-    return ops.where(ignored, 0.0, losses)
+    log_p = ops.log_softmax(ops.where(ops.expand_dims(ignored, 1), 0.0, logits), axis=1)  # (M, C)
+    at_target = _at(target, log_p, ignore_index)
+    if weight is not None:
+        at_target = at_target * _at(target, weight, ignore_index)
+    return ops.where(ignored, 0.0, -_smoothed(at_target, log_p, weight, label_smoothing))
+
+
+def _smoothed(at_target: Any, log_p: Any, weight: Any, label_smoothing: float) -> Any:
+    """(1 - ε) of w log p at the targets (M,), and ε of its mean over all classes; log_p is (M, C)."""
+    if not label_smoothing:
+        return at_target
+    everywhere = log_p if weight is None else log_p * weight
+    return (1.0 - label_smoothing) * at_target + label_smoothing * ops.mean(everywhere, axis=1)
+
+
+def _at(target: Any, rows: Any, ignore_index: int) -> Any:
+    """Of rows (M, C), or one for all (1, C), the element at each target (M,); 0 for ignored ones."""
+    if not rows.shape[1]:
+        return _without_classes(rows)
+    ignored = target == ignore_index
+    places = ops.expand_dims(ops.where(ignored, 0, target), 1)
+    return ops.where(ignored, 0.0, ops.squeeze(ops.take_along_axis(rows, places, axis=1), 1))
+
+
+def _without_classes(rows: Any) -> Any:
+    """0 for each of rows (M, 0), whose targets are all ignored: no other is in range."""
+    return ops.sum(widened(rows), axis=1)
 
 
 @op(reference=plain_cross_entropy, floating=True, exempt=["target"])
@@ -227,21 +297,31 @@ def fused_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_sm
     return losses, pullback
 
 
-def _rows(
+def _rows(what: str, scores: Any) -> tuple[Any, tuple[int, ...]]:
+    """(scores as (M, C), their shape without the class axis). ValueError if there is no such axis."""
+    if scores.ndim == 0:
+        raise ValueError(f"{what} must be (N, C), (C,) or (N, C, d1, ...), got shape ()")
+    axis = 0 if scores.ndim == 1 else 1
+    classes, shape = scores.shape[axis], scores.shape[:axis] + scores.shape[axis + 1 :]
+    if scores.ndim > 2:
+        scores = ops.transpose(scores, (0, *range(2, scores.ndim), 1))  # (N, d1, ..., C)
+    return ops.reshape(scores, (math.prod(shape), classes)), shape
+
+
+def _rows_and_ids(
     name: str, what: str, scores: Any, target: Any, ignore_index: int, reduction: str
 ) -> tuple[Any, Any, tuple[int, ...], int]:
     """(scores as (M, C), target as (M,), target's shape, how many are not ignored); raises for what does not fit."""
     _check_reduction(name, reduction, REDUCTIONS)
     check_floating(f"{name}: {what}", scores.dtype)
-    target = as_integers(f"{name}: target", target)
-    axis = 0 if scores.ndim == 1 else 1
-    shape = scores.shape[:axis] + scores.shape[axis + 1 :]
-    if scores.ndim == 0 or target.shape != shape:
+    target = as_integers(f"{name}: target", target, scores)
+    rows, shape = _rows(f"{name}: {what}", scores)
+    if target.shape != shape:
         raise ValueError(
             f"{name}: {what} of shape {scores.shape} and target of shape {target.shape} do not fit; "
-            f"{what} must be (N, C), (C,) or (N, C, d1, ...), target of that shape without C"
+            f"class ids have the shape of {what} without C, here {shape}"
         )
-    classes = scores.shape[axis]
+    classes = rows.shape[1]
     data = array_of(target)
     ignored = data == ignore_index
     wrong = ~ignored & ((data < 0) | (data >= classes))
@@ -250,18 +330,34 @@ def _rows(
             f"{name}: target {data[wrong][0]} is out of range for {classes} classes (0 to {classes - 1}; "
             f"ignore_index is {ignore_index})"
         )
-    if scores.ndim > 2:
-        scores = ops.transpose(scores, (0, *range(2, scores.ndim), 1))  # (N, d1, ..., C)
-    rows = ops.reshape(scores, (math.prod(shape), classes))
     return rows, ops.reshape(target, (-1,)), shape, data.size - int(ignored.sum())
 
 
-def _reduced_rows(losses: Any, shape: tuple[int, ...], counted: int, reduction: str, dtype: np.dtype) -> Any:
-    """Of losses (M,): their sum, the mean of those that count, or each in target's shape."""
+def _class_weight(name: str, weight: Any, rows: Any) -> Any:
+    """The weight, which must be a tensor (C,) for rows (M, C)."""
+    if not hasattr(weight, "dtype"):
+        raise TypeError(f"{name}: weight must be a tensor, got {type(weight).__name__}")
+    if weight.shape != rows.shape[1:]:
+        raise ValueError(f"{name}: weight of shape {weight.shape} must be {rows.shape[1:]}, a number for each class")
+    return weight
+
+
+def _weight_row(name: str, weight: Any, rows: Any) -> Any:
+    """The weight as a row (1, C), float16 as float32, for class ids: of the rows' dtype, and without gradient."""
+    weight = _class_weight(name, weight, rows)
+    if weight.dtype != rows.dtype:
+        raise TypeError(f"{name}: weight must have the dtype of the scores, {rows.dtype}, got {weight.dtype}")
+    if is_grad_enabled() and getattr(weight, "requires_grad", False):
+        raise TypeError(f"{name}: no gradient flows to weight beside class ids; give its .detach()")
+    return widened(ops.expand_dims(weight, 0))
+
+
+def _reduced_rows(losses: Any, shape: tuple[int, ...], total: Any, reduction: str, dtype: np.dtype) -> Any:
+    """Of losses (M,): their sum, that divided by what they weigh in `total`, 0 if it is 0; or each in this shape."""
     if reduction == "none":
         return narrowed(ops.reshape(losses, shape), dtype)
-    total = ops.sum(losses)
-    return narrowed(total * (1.0 / max(1, counted)) if reduction == "mean" else total, dtype)
+    loss = ops.sum(losses)
+    return narrowed(loss / (total or math.inf) if reduction == "mean" else loss, dtype)
 
 
 # ---- reductions ------------------------------------------------------------------------------------------------------

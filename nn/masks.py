@@ -21,7 +21,8 @@ def padding_mask(ids: Any, pad_id: int) -> Tensor:
     """
     if ids.ndim != 2:
         raise ValueError(f"padding_mask: ids must have the shape (B, N), got {ids.shape}")
-    return Tensor(array_of(ids)[:, None, None, :] != pad_id)
+    kept = array_of(ids)[:, None, None, :] != pad_id
+    return Tensor(kept, device=ids.device if isinstance(ids, Tensor) else None)
 
 
 def causal_mask(N_q: int, N_k: int, offset: int = 0) -> Tensor:
@@ -36,19 +37,27 @@ def _not_after(library: Any, n_q: int, n_k: int, offset: int) -> Any:
     return library.arange(n_k) <= library.arange(offset, offset + n_q)[:, None]
 
 
-def read_masks(
+def check_masks(
     query: Any, shape: tuple[int, ...], attn_mask: Any, is_causal: bool, causal_offset: int, key_lengths: Any
-) -> tuple[Any, Any]:
-    """(visible, bias) as the rooms of attention take them: all conditions in one, and what is added to the scores.
-
-    `shape` is that of the scores. The rest are arguments of `nn.functional.scaled_dot_product_attention`, which says
-    what they mean and what is refused.
-    """
-    conditions: list[Any] = []
-    bias = None
+) -> None:
+    """Raises what `nn.functional.scaled_dot_product_attention` says of these arguments; `shape`: of the scores."""
     if attn_mask is not None:
         _check_mask(attn_mask, shape)
         _check_device("attn_mask", attn_mask, query)
+    if key_lengths is not None:
+        _check_lengths(key_lengths, shape)
+        _check_device("key_lengths", key_lengths, query)
+    if causal_offset != 0 and not is_causal:
+        raise ValueError(f"attention: causal_offset={causal_offset} only has a meaning together with is_causal=True")
+
+
+def read_masks(
+    query: Any, shape: tuple[int, ...], attn_mask: Any, is_causal: bool, causal_offset: int, key_lengths: Any
+) -> tuple[Any, Any]:
+    """(visible, bias) of masks that were checked: all conditions in one, and what is added to the scores."""
+    conditions: list[Any] = []
+    bias = None
+    if attn_mask is not None:
         if attn_mask.ndim < 2:
             attn_mask = ops.reshape(attn_mask, (1, -1))
         if attn_mask.dtype == np.bool_:
@@ -56,14 +65,10 @@ def read_masks(
         else:
             bias = attn_mask
     if key_lengths is not None:
-        _check_lengths(key_lengths, shape)
-        _check_device("key_lengths", key_lengths, query)
         lengths = array_of(key_lengths).reshape(-1, *[1] * (len(shape) - 1))  # (B, 1, 1, 1)
         conditions.append(array_module(lengths).arange(shape[-1]) < lengths)
     if is_causal:
         conditions.append(_not_after(array_module(array_of(query)), shape[-2], shape[-1], causal_offset))
-    elif causal_offset != 0:
-        raise ValueError(f"attention: causal_offset={causal_offset} only has a meaning together with is_causal=True")
     visible = None
     for condition in conditions:
         visible = condition if visible is None else visible & condition

@@ -14,7 +14,7 @@ import numpy as np
 from minigrad import Tensor, no_grad, zeros_like
 from minigrad.backend import is_floating, to_device
 from minigrad.inspect.trace import inside
-from minigrad.operation import is_watched
+from minigrad.watchers import is_watched
 
 T = TypeVar("T")
 

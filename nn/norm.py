@@ -7,6 +7,7 @@ from typing import Any
 
 import nn.functional as F
 from minigrad import Tensor, ones, zeros
+from nn.common import lengths
 from nn.module import Module, Parameter
 
 
@@ -74,7 +75,7 @@ class RMSNorm(Module):
 
 def _checked_shape(layer: str, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     """The lengths of the last axes. Raises ValueError that names the layer if there is none, or one below 1."""
-    shape = F.lengths(normalized_shape)
+    shape = lengths(normalized_shape)
     if not shape or min(shape) < 1:
         raise ValueError(f"{layer}: normalized_shape must be one or more lengths of at least 1, got {shape}")
     return shape

@@ -10,6 +10,8 @@ that every room gets the same six inputs:
     visible  boolean, or None: True = may be attended to; broadcasts likewise
     kept     (..., N_q, N_k), or None: what dropout multiplies the weights by
 
+A third room, "kernel", works in tiles, so it takes the masks as they were given: `nn.kernel_room`.
+
 What is not visible is left out before the softmax looks at a row, so no result depends on it. A query to which nothing
 is visible gets 0, and gives the gradient 0.
 """
@@ -24,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from kernels import has_kernels
 from minigrad import op
 from minigrad.backend import array_module
 from minigrad.ops import constant, exp, matmul, max, maximum, sum, swapaxes, where
@@ -130,7 +133,8 @@ def _column_maximum(x: Any) -> Any:
 
 # ---- which room ------------------------------------------------------------------------------------------------------
 
-ROOMS: dict[str, Callable[..., Any]] = {"plain": plain_attention, "fused": fused_attention}
+ROOMS: dict[str, Callable[..., Any]] = {"plain": plain_attention, "fused": fused_attention}  # of the six inputs
+NAMES = (*ROOMS, "kernel")
 
 
 class _Pinned(threading.local):
@@ -142,12 +146,15 @@ _pinned = _Pinned()
 
 @contextmanager
 def attention_room(name: str) -> Iterator[None]:
-    """Within this context, in this thread, attention is computed in the room `name`: "plain" or "fused".
+    """Within this context, in this thread, attention is computed in the room `name`: "plain", "fused" or "kernel".
+
+    Without it, "kernel" is taken on a GPU for float32 and float16, else "fused". On a CPU "kernel" runs the same
+    kernels in an emulator, for study: slowly, and it needs g++.
 
     Raises ValueError for another name.
     """
-    if name not in ROOMS:
-        raise ValueError(f"attention_room: there is no room {name!r}; the rooms are {', '.join(ROOMS)}")
+    if name not in NAMES:
+        raise ValueError(f"attention_room: there is no room {name!r}; the rooms are {', '.join(NAMES)}")
     former, _pinned.name = _pinned.name, name
     try:
         yield
@@ -155,6 +162,8 @@ def attention_room(name: str) -> Iterator[None]:
         _pinned.name = former
 
 
-def chosen_room() -> Callable[..., Any]:
-    """The pinned room, else the fastest: never a matter of the values."""
-    return ROOMS[_pinned.name or "fused"]
+def chosen_room(dtype: np.dtype, width: int, device: str) -> str:
+    """The pinned room's name, else the fastest's, for heads of so many features: never a matter of the values."""
+    if _pinned.name is not None:
+        return _pinned.name
+    return "kernel" if device != "cpu" and has_kernels(str(dtype), width, device) else "fused"

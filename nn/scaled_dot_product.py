@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 
 from minigrad import ops
-from minigrad.backend import is_floating
+from minigrad.autocast import in_float16
+from minigrad.backend import device_of, is_floating
 from minigrad.ops.elementwise import narrowed
 from minigrad.scalars import number
-from nn.common import as_dtype, dropout_mask, probability
-from nn.masks import read_masks
-from nn.rooms import attention_weights, chosen_room, mixture
+from nn.common import array_of, as_dtype, dropout_mask, probability, repeated_heads
+from nn.kernel_room import attention_by_kernels
+from nn.masks import check_masks, read_masks
+from nn.rooms import ROOMS, attention_weights, chosen_room, mixture
 
 
+@in_float16(exempt=["attn_mask"])
 def scaled_dot_product_attention(
     query: Any,
     key: Any,
@@ -39,7 +42,8 @@ def scaled_dot_product_attention(
 
     Args:
         query, key, value: (..., N_q, d), (..., N_k, d), (..., N_k, E) with leading axes, such as B and H, that
-            broadcast; floating, of which float16 is computed in float32.
+            broadcast; floating, of which float16 is computed in float32 (by kernels: multiplied as it is, and added up
+            in float32).
         attn_mask: broadcasts to the scores (..., N_q, N_k) by NumPy's rule. Boolean: True = may be attended to.
             Floating: added to the scores, -inf for what may not be attended to; differentiable. A row of the lowest
             finite number hides nothing: it gives the mean of the values. Padding (B, N_k) is written
@@ -56,12 +60,24 @@ def scaled_dot_product_attention(
     query of four, which may mean two things; TypeError for a mask of integers, which may too, and for a query, key or
     value that is not floating.
     """
-    inputs, scale, dtype = _read(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, causal_offset, key_lengths
-    )
-    return narrowed(chosen_room()(*inputs, scale=scale), dtype)
+    leading, dtype = _leading_and_dtype(query, key, value, enable_gqa)
+    dropout_p, scale = probability("attention: dropout_p", dropout_p), _scale(scale, query)
+    masks = {
+        "attn_mask": attn_mask,
+        "is_causal": is_causal,
+        "causal_offset": causal_offset,
+        "key_lengths": key_lengths,
+    }
+    check_masks(query, (*leading, query.shape[-2], key.shape[-2]), **masks)
+    room = chosen_room(dtype, max(query.shape[-1], value.shape[-1]), device_of(array_of(query)))
+    if room == "kernel":
+        options = {"scale": scale, "dropout_p": dropout_p, "enable_gqa": enable_gqa, **masks}
+        return attention_by_kernels(query, key, value, leading=leading, dtype=dtype, **options)
+    inputs = _read(query, key, value, leading, dtype, dropout_p, **masks)
+    return narrowed(ROOMS[room](*inputs, scale=scale), dtype)
 
 
+@in_float16(exempt=["attn_mask"])
 def attention_with_weights(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False
 ) -> tuple[Any, Any]:
@@ -69,37 +85,17 @@ def attention_with_weights(
 
     The weights are the softmax's, before dropout: rows add up to 1, or to 0 where nothing may be attended to.
     """
-    inputs, scale, dtype = _read(query, key, value, attn_mask, dropout_p, is_causal)
-    query, key, value, bias, visible, kept = inputs
+    leading, dtype = _leading_and_dtype(query, key, value, grouped=False)
+    dropout_p, scale = probability("attention: dropout_p", dropout_p), _scale(None, query)
+    masks = {"attn_mask": attn_mask, "is_causal": is_causal, "causal_offset": 0, "key_lengths": None}
+    check_masks(query, (*leading, query.shape[-2], key.shape[-2]), **masks)
+    query, key, value, bias, visible, kept = _read(query, key, value, leading, dtype, dropout_p, **masks)
     weights = attention_weights(query, key, bias, visible, scale=scale)
     return narrowed(mixture(weights, value, kept), dtype), narrowed(weights, dtype)
 
 
-def _read(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    causal_offset: int = 0,
-    key_lengths: Any = None,
-) -> tuple[tuple[Any, ...], float, np.dtype]:
-    """What was given, as the rooms take it: their six inputs, the scale, and the dtype of the result."""
-    query, key, value, dtype = _aligned(query, key, value, enable_gqa)
-    dropout_p = probability("attention: dropout_p", dropout_p)
-    shape = (*query.shape[:-1], key.shape[-2])  # of the scores
-    visible, bias = read_masks(query, shape, attn_mask, is_causal, causal_offset, key_lengths)
-    kept = dropout_mask(query, shape, dropout_p) if dropout_p > 0 else None
-    width = max(1, query.shape[-1])
-    scale = 1.0 / math.sqrt(width) if scale is None else float(number("attention: scale", scale))
-    return (query, key, value, as_dtype(bias, query.dtype), visible, kept), scale, dtype
-
-
-def _aligned(query: Any, key: Any, value: Any, grouped: bool) -> tuple[Any, Any, Any, np.dtype]:
-    """Query, key and value with equal leading axes, in one dtype, at least float32; and the output's dtype."""
+def _leading_and_dtype(query: Any, key: Any, value: Any, grouped: bool) -> tuple[tuple[int, ...], np.dtype]:
+    """The leading axes and the dtype of the output. Raises for inputs that do not fit."""
     shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
     dtypes = [x.dtype for x in (query, key, value)]
     if not all(is_floating(dtype) for dtype in dtypes):
@@ -111,32 +107,44 @@ def _aligned(query: Any, key: Any, value: Any, grouped: bool) -> tuple[Any, Any,
         or key.shape[-2] != value.shape[-2]
     ):
         raise ValueError(f"attention: {shapes} do not fit; they are (..., N_q, d), (..., N_k, d) and (..., N_k, E)")
+    leading = [x.shape[:-2] for x in (query, key, value)]
     if grouped:
-        key, value = _repeated_heads(query, key, shapes), _repeated_heads(query, value, shapes)
+        if not (_shares_heads(query, key) and _shares_heads(query, value)):
+            raise ValueError(
+                f"attention: enable_gqa needs heads on axis -3, the query's a multiple of the others'; got {shapes}"
+            )
+        leading = [(*axes[:-1], query.shape[-3]) for axes in leading]
     try:
-        leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+        return np.broadcast_shapes(*leading), np.result_type(*dtypes)
     except ValueError:
         raise ValueError(
             f"attention: the leading axes of {shapes} do not broadcast; enable_gqa=True lets heads of the query share "
             "those of key and value"
         ) from None
-    dtype = np.result_type(*dtypes)
+
+
+def _shares_heads(query: Any, x: Any) -> bool:
+    return query.ndim >= 3 and x.ndim >= 3 and x.shape[-3] != 0 and query.shape[-3] % x.shape[-3] == 0
+
+
+def _scale(scale: Any, query: Any) -> float:
+    return 1.0 / math.sqrt(max(1, query.shape[-1])) if scale is None else float(number("attention: scale", scale))
+
+
+def _read(
+    query: Any, key: Any, value: Any, leading: tuple[int, ...], dtype: np.dtype, dropout_p: float, **masks: Any
+) -> tuple[Any, ...]:
+    """What was given and checked as the rooms take it: their six inputs, in `dtype` but at least float32."""
     wide = np.promote_types(dtype, np.float32)
     query, key, value = [as_dtype(_expanded(x, leading), wide) for x in (query, key, value)]
-    return query, key, value, dtype
-
-
-def _repeated_heads(query: Any, x: Any, shapes: str) -> Any:
-    """x (..., H_k, N_k, d) with each head as often, side by side, as gives the query's number of heads."""
-    if query.ndim < 3 or x.ndim < 3 or x.shape[-3] == 0 or query.shape[-3] % x.shape[-3] != 0:
-        raise ValueError(
-            f"attention: enable_gqa needs heads on axis -3, the query's a multiple of the others'; got {shapes}"
-        )
-    *batch, heads, length, width = x.shape
-    times = query.shape[-3] // heads
-    repeated = ops.broadcast_to(ops.expand_dims(x, -3), (*batch, heads, times, length, width))
-    return ops.reshape(repeated, (*batch, heads * times, length, width))
+    shape = (*leading, query.shape[-2], key.shape[-2])  # of the scores
+    visible, bias = read_masks(query, shape, **masks)
+    kept = dropout_mask(query, shape, dropout_p) if dropout_p > 0 else None
+    return query, key, value, as_dtype(bias, wide), visible, kept
 
 
 def _expanded(x: Any, leading: tuple[int, ...]) -> Any:
+    """x with these leading axes, of which the last, of heads, may be a multiple of its own."""
+    if x.ndim >= 3 and 1 < x.shape[-3] < leading[-1]:
+        x = repeated_heads(x, leading[-1])
     return x if x.shape[:-2] == leading else ops.broadcast_to(x, (*leading, *x.shape[-2:]))

@@ -87,8 +87,8 @@ DIFFERENCES = [
         lambda s, wrong: wrong and _has_number(s),
     ),
     Difference(
-        "integers in `mean`, `var`, `std`, `norm`, `softmax`, `log_softmax`, `lerp`, `gelu`, `silu`, `elu`, "
-        "`softplus`, `leaky_relu`",
+        "integers or booleans in `mean`, `var`, `std`, `norm`, `ops.vector_norm`, `softmax`, `log_softmax`, `lerp`, "
+        "`gelu`, `silu`, `elu`, `softplus`, `leaky_relu`, `round(decimals=1)`",
         ("mean",),
         lambda s, wrong: wrong and (not s.input.is_floating_point() or "dtype" in s.kwargs),
     ),
@@ -102,11 +102,6 @@ DIFFERENCES = [
         '`pad` with another mode than "constant"',
         ("nn.functional.pad",),
         lambda s, wrong: bool({"circular", "reflect", "replicate"} & {s.kwargs.get("mode"), *s.args[1:2]}),
-    ),
-    Difference(
-        "`cross_entropy`, `nll_loss` with a weight for each class; `cross_entropy` of probabilities",
-        ("nn.functional.cross_entropy", "nn.functional.nll_loss"),
-        lambda s, wrong: "weight" in s.kwargs or s.args[0].is_floating_point(),
     ),
     Difference(
         "`x[i] = v`, `copy_`, `add_` ... on what requires grad",

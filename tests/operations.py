@@ -1,11 +1,11 @@
 """The table of everything: each operation, method and function, and what it was held against. Run it from a clone:
 
-    python -m tests.operations              all of it, in about two minutes
+    python -m tests.operations              all of it, in one to four minutes
     python -m tests.operations exp softmax  these alone
 
 It runs the checks of `tests.minigrad.ops.factory` on the Cases of the test files, and PyTorch's own samples. A name
 without a Case is a hole in it. It ends with what differs from PyTorch on purpose, read from docs/architecture.md, and
-exits with 1 if anything fails or is missing.
+exits with 1 if anything fails or is missing, with 2 if PyTorch is not installed.
 """
 
 from __future__ import annotations
@@ -14,23 +14,20 @@ from __future__ import annotations
 import tests.conftest  # noqa: F401  # isort: skip
 
 import argparse
-import importlib
-import re
+import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import minigrad as mg
 import nn.functional as F
 from minigrad import Tensor, ops
 from tests import op_db
+from tests.differences import differences, names_in
 from tests.minigrad import test_function_table, test_tensor_methods
 from tests.minigrad.ops import test_ops
 from tests.minigrad.ops.factory import CHECKS, Case, run_check
 from tests.nn import test_functional_table
-
-ARCHITECTURE = Path(__file__).parents[1] / "docs" / "architecture.md"
 
 OF_METHODS = ("torch", "refusals", "gradients", "half")  # the rest is checked of the operations that methods hand on to
 OF_FUNCTIONAL = (*OF_METHODS, "device")
@@ -71,7 +68,7 @@ class Row:
     def cells(self) -> list[str]:
         """What the columns of `HEAD` say of it."""
         if not self.cases:
-            return [HOLE] * 10 + [NONE, ""]
+            return [HOLE] * 8 + [NONE, ""]
         differentiable = any(case.differentiable for case in self.cases)
         passed, tried = self.samples
         value, dtype, gradient = (self._compared(word) for word in ("value", "dtype", "gradient"))
@@ -84,8 +81,6 @@ class Row:
             str(self.counts["refusals"]) if refusals == DONE and self.counts["refusals"] else refusals,
             self._cell("gradients") if differentiable else NONE,
             half if floating else NONE,
-            value if floating else NONE,
-            value if floating else NONE,
             self._cell("numpy"),
             self._cell("device"),
             f"{passed}/{tried}" if tried else NONE,
@@ -101,11 +96,14 @@ class Row:
         return DONE if failure is None else FAILED if what in failure.split(":")[0] else "?"
 
 
-HEAD = ["value", "dtype", "gradient", "refused", "order 2", "16", "32", "64", "NumPy", "GPU", "op_db", "on purpose"]
+HEAD = ["value", "dtype", "gradient", "refused", "order 2", "float16", "NumPy", "GPU", "op_db", "on purpose"]
 LEGEND = """\
-value, dtype, gradient: PyTorch's, on shapes and numbers that Hypothesis draws; float16 where PyTorch computes in it.
+value, dtype, gradient: PyTorch's, on shapes and numbers that Hypothesis draws, in float32 and float64, and in float16
+where PyTorch computes in it.    order 2: gradients, and gradients of gradients, are finite differences'.
 refused: so many wrong operands were refused, with PyTorch's kind of error; ✓: PyTorch takes all that were tried.
-order 2: gradients, and gradients of gradients, are finite differences'.    16, 32, 64: dtypes that it was tried in.
+    The kind says little where PyTorch's is RuntimeError, as for most: ValueError, TypeError, IndexError and
+    ZeroDivisionError count as that too.
+float16: values and gradients are those of float64, but for rounding.
 NumPy: the values are NumPy's.    GPU: on a stand-in for CuPy nothing leaves the device (methods hand on to operations).
 op_db: PyTorch's own samples, passed/tried.    –: has no meaning here.    [1]: differs on purpose, see below."""
 
@@ -166,19 +164,12 @@ def try_samples(rows: Sequence[Row]) -> tuple[int, int, dict[str, int]]:
     return passed, tried, not_tried
 
 
-def differences() -> list[list[str]]:
-    """The rows of the last table of docs/architecture.md: what, PyTorch, minigrad, why."""
-    table = ARCHITECTURE.read_text(encoding="utf-8").rpartition("|---|")[2]
-    lines = [line for line in table.splitlines()[1:] if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-
-
 def note_differences(rows: Sequence[Row]) -> None:
-    """Give each row the numbers of the differences whose first column names it in code."""
+    """Give each row the numbers of the differences whose first column names it: as `exp`, or as `ops.exp` alone."""
     for number, (what, *_) in enumerate(differences(), 1):
-        words = {word for code in re.findall(r"`([^`]*)`", what) for word in re.findall(r"\w+", code)}
+        named = set(names_in(what))
         for row in rows:
-            if words & row.short_names:
+            if named & (row.short_names | set(row.names)):
                 row.rows.append(number)
 
 
@@ -204,6 +195,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = chosen - {name for row in rows for name in row.short_names}
     if unknown:
         parser.error(f"no operation, method or function has the name {', '.join(sorted(unknown))}")
+    missing = [name for name in ("torch", "expecttest") if importlib.util.find_spec(name) is None]
+    if missing:
+        parser.error(f"{' and '.join(missing)} is missing, to compare with: pip install -e '.[test,crosscheck]'")
     rows = [row for row in rows if not chosen or chosen & row.short_names]
     for place, row in enumerate(rows, 1):
         if sys.stderr.isatty():

@@ -22,7 +22,7 @@ def small_model(**options):
 def train_step(model, optimizer):
     optimizer.zero_grad()
     logits = model(SOURCE, TARGET)
-    loss = F.cross_entropy(logits.reshape(-1, 10), np.array([5, 4, 2, 8, 2, -100]))
+    loss = F.cross_entropy(logits.reshape(-1, 10), mg.Tensor([5, 4, 2, 8, 2, -100]))
     loss.backward()
     norm = clip_grad_norm_(model.parameters(), np.float64(1.0))
     optimizer.step()
@@ -49,7 +49,7 @@ def test_a_query_that_only_two_masks_together_leave_nothing(room):
     hidden = np.array([False, True, True, True])
     for mask in (hidden, np.where(hidden, 0.0, -np.inf)):
         with F.attention_room(room):
-            output = F.scaled_dot_product_attention(q, k, v, mask, is_causal=True)
+            output = F.scaled_dot_product_attention(q, k, v, mg.Tensor(mask), is_causal=True)
         assert output[0].tolist() == [0, 0] and output[1].tolist() == v[1].tolist()
         gradients = mg.grad((output**2).sum(), [q, k, v], create_graph=True)
         second = mg.grad(sum((g**2).sum() for g in gradients), [q, k, v])

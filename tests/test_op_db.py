@@ -4,7 +4,7 @@ import pytest
 
 from minigrad import Tensor, ops
 from tests import op_db
-from tests.operations import differences
+from tests.differences import differences
 
 ENTRIES = op_db.database()
 

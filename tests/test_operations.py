@@ -1,11 +1,18 @@
 """The table of everything has no hole, shows what fails, and lists what differs on purpose."""
 
 import dataclasses
+import pkgutil
+import re
+import sys
 
 import pytest
 
-from minigrad import ops
-from tests import operations
+import minigrad as mg
+import models
+import nn
+import nn.functional as F
+from minigrad import Tensor, ops
+from tests import differences, operations
 from tests.minigrad.ops import test_elementwise
 from tests.support import torch_or_skip
 
@@ -21,7 +28,7 @@ def test_the_table_of_one_name(capsys):
     torch_or_skip()
     assert operations.main(["logsumexp"]) == 0
     head, operation, method, *rest = capsys.readouterr().out.splitlines()
-    assert operation.split()[:12] == ["ops.logsumexp", *"✓✓✓4✓✓✓✓✓✓", "–"]
+    assert operation.split()[:10] == ["ops.logsumexp", *"✓✓✓4✓✓✓✓", "–"]
     assert method.split()[:2] == ["Tensor.logsumexp", "mg.logsumexp"]
     assert "op_db" in head and "40/40" in method
     number = method.split()[-1]
@@ -33,6 +40,45 @@ def test_a_name_that_is_none(capsys):
     with pytest.raises(SystemExit):
         operations.main(["expp"])
     assert "no operation, method or function has the name expp" in capsys.readouterr().err
+
+
+def test_without_pytorch_it_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit) as exit_:
+        operations.main(["exp"])
+    assert exit_.value.code == 2
+    assert "torch is missing, to compare with: pip install -e '.[test,crosscheck]'" in capsys.readouterr().err
+
+
+ALIASES = {"ops": "minigrad.ops", "mg": "minigrad", "Tensor": "minigrad.Tensor"}
+
+
+def test_every_name_of_a_difference_is_there():
+    homes = (Tensor, mg, F, nn, nn.Module, models)
+    for what, *_ in differences.differences():
+        for name in differences.names_in(what):
+            dotted = re.sub(r"^(ops|mg|Tensor)\b", lambda start: ALIASES[start[0]], name)
+            assert any(hasattr(home, name) for home in homes) or pkgutil.resolve_name(dotted), what
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("`copy.copy` of a `Tensor.numpy()`", ["copy.copy", "Tensor.numpy"]),
+        ("`x.sum(dim=(0, 1))`, `maximum(x, 0)`", ["Tensor.sum", "maximum"]),
+        ("sum, `x[i] = v`, `x[0, :]`, `need_weights=True`", []),
+    ],
+)
+def test_names_are_read_whole(text, names):
+    assert differences.names_in(text) == names
+
+
+def test_a_row_gets_the_differences_that_name_it(monkeypatch):
+    texts = ["`copy.copy` of it", "`exp`", "`ops.copy`", "`mg.exp(array)`"]
+    monkeypatch.setattr(operations, "differences", lambda: [[text, "", "", ""] for text in texts])
+    rows = {row.names[0]: row for row in operations.all_rows()}
+    operations.note_differences(list(rows.values()))
+    assert [rows[name].rows for name in ("ops.copy", "ops.exp", "Tensor.exp", "ops.log")] == [[3], [2], [2, 4], []]
 
 
 def test_a_hole_fails(capsys, monkeypatch):

@@ -28,6 +28,7 @@ REPOSITORY = Path(__file__).parents[1]
 SMALL = shlex.split(
     "copy --alphabet abcd --min-length 3 --max-length 5 --d-model 16 --heads 2 --layers 1 --d-ff 32 --dropout 0.1"
     " --batch-size 8 --steps 20 --eval-every 5 --eval-size 10 --test-size 10"
+    f" --device {mg.get_default_device()}"
 )
 
 
@@ -129,6 +130,17 @@ def test_answer(run_train, trained, beam):
     answer = out.splitlines()[0]
     assert set(answer) <= set("abcd")
     assert "attention of decoder.layers.0.multihead_attn" in out
+
+
+def test_a_run_in_mixed_precision_goes_on_in_it(run_train):
+    status, out, err = run_train(*SMALL, "--amp", "--steps", 10, "--out", "run")
+    assert (status, err) == (0, "") and out.count("held-out exact match") == 2
+    assert json.loads(Path("run/config.json").read_text())["amp"] is True
+    state = checkpoint.load("run/checkpoint.npz")["scaler"]
+    assert state["scale"] * 2 ** (10 - state["_growth_tracker"]) >= 65536  # no step without a trace
+    before = contents(Path("run"))
+    status, out, err = run_train("--resume", "run")
+    assert (status, err) == (0, "") and contents(Path("run"))["checkpoint.npz"] == before["checkpoint.npz"]
 
 
 def test_resume_of_a_finished_run_reports_again_and_changes_nothing(run_train, trained):
@@ -346,6 +358,7 @@ def test_no_babel(run_train, tmp_path, monkeypatch):
 # ---- from outside ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cpu_only(reason="it starts processes, which do not know the stand-in")
 def test_the_first_command_needs_only_the_core(tmp_path):
     """As a process of its own, from another folder, with every optional package out of reach."""
     blocked = ["babel", "cupy", "matplotlib", "safetensors", "torch", "pytest", "hypothesis"]
@@ -360,6 +373,7 @@ def test_the_first_command_needs_only_the_core(tmp_path):
     assert "exact match on 10 unseen examples" in done.stdout
 
 
+@pytest.mark.cpu_only(reason="it starts processes, which do not know the stand-in")
 def test_on_a_terminal_there_is_a_progress_bar(tmp_path):
     terminal, stderr = pty.openpty()
     fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))  # rows and columns
@@ -379,6 +393,7 @@ def in_a_shell(folder, arguments, rest):
     return done, f"go on with: {command.split(' copy ')[0]} --resume runs/copy-1"
 
 
+@pytest.mark.cpu_only(reason="it starts processes, which do not know the stand-in")
 @pytest.mark.parametrize(
     "rest, problem", [("| head -n 2", "Broken pipe"), (">/dev/full", "No space left on device; make room there")]
 )
@@ -398,6 +413,7 @@ def test_what_is_measured_is_saved_before_it_is_printed(monkeypatch):
     assert checkpoint.load("runs/copy-1/checkpoint.npz")["step"] == 5
 
 
+@pytest.mark.cpu_only(reason="it starts processes, which do not know the stand-in")
 @pytest.mark.parametrize("rest", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_streams_are_no_error(tmp_path, rest):
     done, _ = in_a_shell(tmp_path, SMALL, rest)
@@ -405,6 +421,7 @@ def test_closed_streams_are_no_error(tmp_path, rest):
     assert checkpoint.load("runs/copy-1/checkpoint.npz")["step"] == 20
 
 
+@pytest.mark.cpu_only(reason="it starts processes, which do not know the stand-in")
 def test_a_terminal_without_the_signs(tmp_path):
     done = subprocess.run(
         [sys.executable, REPOSITORY / "train.py", *SMALL],

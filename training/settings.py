@@ -83,6 +83,9 @@ class Settings:
     test_size: int = _setting(1000, SIZE, "further held-out examples, for the report at the end")
     beam: int = _setting(1, SIZE, "beams for the report and the answers; 1 is greedy decoding")
 
+    amp: bool = _setting(
+        False, YES_NO, "mixed precision: products of float16, for GPUs that are fast at them; parameters stay float32"
+    )
     seed: int = _setting(0, SEED, "of the parameters, the examples and dropout")
     device: str = _setting("cpu", DEVICE, "where to compute")
 

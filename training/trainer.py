@@ -14,7 +14,7 @@ import numpy as np
 
 import minigrad as mg
 import nn.functional as F
-from nn.optim import clip_grad_norm_
+from nn.optim import GradScaler, clip_grad_norm_
 from training.build import build_model, build_optimizer, build_schedule
 from training.checkpoint import CheckpointError
 from training.evaluate import answers, count_right
@@ -37,6 +37,7 @@ STATE = {
     "model": dict,
     "optimizer": dict,
     "schedule": dict,
+    "scaler": dict,
 }
 """The keys of `Trainer.state_dict` and the types of their values."""
 
@@ -48,7 +49,7 @@ LINE = {"step": int, "seconds": float, "loss": float, "exact_match": float}
 
 
 class Trainer:
-    """The model in training: its parameters, optimizer and schedule, and how far it is."""
+    """The model in training: its parameters, optimizer, schedule and gradient scaler, and how far it is."""
 
     def __init__(self, task: Task, settings: Settings) -> None:
         """Draw the parameters. Raises SettingsError if the settings don't fit the task, DeviceError for no device."""
@@ -58,6 +59,7 @@ class Trainer:
         self.parameters = list(self.model.parameters())
         self.optimizer = build_optimizer(self.parameters, settings)
         self.schedule = build_schedule(self.optimizer, settings)
+        self.scaler = GradScaler(enabled=settings.amp)
         try:
             held_out = task.held_out(settings.eval_size + settings.test_size)
         except ValueError as error:
@@ -78,7 +80,8 @@ class Trainer:
     def train_step(self) -> int:
         """One step on a batch of new examples; returns how many symbols its sources and targets have.
 
-        Raises TrainingError, with the parameters as they were, if the loss or the gradient is not finite.
+        Raises TrainingError, with the parameters as they were, if the loss or the gradient is not finite. With mixed
+        precision such a gradient is passed over, and the next ones scaled less, as long as they are scaled up at all.
         """
         settings, step = self.settings, self.step + 1
         mg.manual_seed(settings.seed, step)
@@ -88,10 +91,13 @@ class Trainer:
         value = loss.item()
         self._require_finite("loss", value, step)
         self.optimizer.zero_grad()
-        loss.backward()
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
         norm = clip_grad_norm_(self.parameters, settings.clip or math.inf)
-        self._require_finite("gradient", float(norm), step)
-        self.optimizer.step()
+        if self.scaler.get_scale() <= 1:
+            self._require_finite("gradient", float(norm), step)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         if self.schedule:
             self.schedule.step()
         self.step = step
@@ -145,6 +151,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict() if self.schedule else {},
+            "scaler": self.scaler.state_dict(),
         }
 
     @classmethod
@@ -167,6 +174,7 @@ class Trainer:
             trainer.optimizer.load_state_dict(tree["optimizer"])
             if trainer.schedule:
                 trainer.schedule.load_state_dict(tree["schedule"])
+            trainer.scaler.load_state_dict(tree["scaler"])
             trainer.step, trainer.seconds = tree["step"], tree["seconds"]
             trainer.history, trainer.losses = tree["history"], tree["losses"]
             trainer._check_progress()
@@ -184,13 +192,14 @@ class Trainer:
 
     def _loss(self, source: np.ndarray, target: np.ndarray) -> mg.Tensor:
         """The mean loss over the symbols of `target` (B, N_t), each predicted from those before it."""
-        logits = self.model(source, target[:, :-1])  # (B, N_t - 1, V)
-        return F.cross_entropy(
-            logits.reshape(-1, logits.shape[-1]),
-            mg.Tensor(target[:, 1:].reshape(-1), device=self.settings.device),
-            ignore_index=PAD,
-            label_smoothing=self.settings.label_smoothing,
-        )
+        with mg.autocast(enabled=self.settings.amp):
+            logits = self.model(source, target[:, :-1])  # (B, N_t - 1, V)
+            return F.cross_entropy(
+                logits.reshape(-1, logits.shape[-1]),
+                mg.Tensor(target[:, 1:].reshape(-1), device=self.settings.device),
+                ignore_index=PAD,
+                label_smoothing=self.settings.label_smoothing,
+            )
 
     def _check_progress(self) -> None:
         """Raise ValueError unless step, history and losses belong together."""

@@ -11,8 +11,9 @@ import numpy as np
 
 from minigrad.backend import array_module, is_array, is_floating
 from minigrad.inspect.trace import Origin, Tracer, plain
-from minigrad.operation import Node, Operation, watching
+from minigrad.operation import Node, Operation
 from minigrad.tensor import Tensor
+from minigrad.watchers import watching
 
 
 class AnomalyError(RuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from html import escape
 from typing import TYPE_CHECKING
@@ -161,12 +162,10 @@ def _node(node: GraphNode, lines: list[str], place: Rectangle) -> str:
 
 def _arrow(edge: GraphEdge, route: list[Piece]) -> str:
     """Straight down each piece, and in a curve from one to the next."""
-    x, top, bottom = route[0]
-    path = f"M{x:.1f},{top:.1f} V{bottom:.1f}"
-    for next_x, next_top, next_bottom in route[1:]:
-        middle = (bottom + next_top) / 2
-        path += f" C{x:.1f},{middle:.1f} {next_x:.1f},{middle:.1f} {next_x:.1f},{next_top:.1f} V{next_bottom:.1f}"
-        x, bottom = next_x, next_bottom
+    path = f"M{route[0].x:.1f},{route[0].top:.1f} V{route[0].bottom:.1f}"
+    for a, b in itertools.pairwise(route):
+        middle = (a.bottom + b.top) / 2
+        path += f" C{a.x:.1f},{middle:.1f} {b.x:.1f},{middle:.1f} {b.x:.1f},{b.top:.1f} V{b.bottom:.1f}"
     return (
         f'<path class="edge" d="{path}" fill="none" stroke="#555555" marker-end="url(#arrow)">'
         f"<title>{escape(_edge_notes(edge))}</title></path>"

@@ -20,11 +20,41 @@ GAP, ROW_GAP, LANE, PADDING, HEADER = 14.0, 30.0, 6.0, 12.0, 22.0  # pixels
 SWEEPS = 12
 
 Size = tuple[float, float]  # width, height
-Item = tuple[str, int]  # ("node", id), ("call", id) or ("lane", number)
-Link = tuple[int, "Item | None", "Item | None"]  # source of the edge, and its ends in a box; None: the box's border
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What takes a place in a row of a box: a "node" or a "call" by its id, or a numbered "lane"."""
+
+    kind: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The part of an edge that is in one box; edges with the same source and ends share it.
+
+    Attributes:
+        source: the id of the node that the edge comes from.
+        upper, lower: the ends; None where it comes in, or goes out, through the box's border.
+    """
+
+    source: int
+    upper: Item | None
+    lower: Item | None
+
+
+@dataclass(slots=True)
+class Piece:
+    """An upright piece of an edge, in pixels."""
+
+    x: float
+    top: float
+    bottom: float
+
+
 Neighbours = dict[Item, list[tuple[Item, float]]]  # with the place of the link's end, from the other's middle
-Way = list[tuple["int | None", "Item | None", "Item | None"]]  # (box, ends of the edge in it) one after another
-Piece = list[float]  # x, top, bottom: an upright piece of an edge
+Way = list[tuple["int | None", Link]]  # the boxes that an edge passes, one after another, each with its part there
 
 
 @dataclass(frozen=True)
@@ -48,16 +78,27 @@ class Layout:
 
 
 class _Box:
-    """The inside of a call, or the whole drawing: first in its own coordinates, then moved to its place."""
+    """The inside of a call, or the whole drawing: filled, then arranged in its own coordinates, then moved into place.
+
+    Attributes:
+        order, sizes: of what `add` put in: an item's number is above those of what goes into it. `arrange` adds the
+            sizes of lanes.
+        ports: where each link ends, from the middle of its lower end. All are there before `arrange`.
+        lanes: those that each link passes. This and all that follows is made by `arrange`.
+        rows, row_of: the items of each row from the left, and the row of each item.
+        tops, heights: of the rows.
+        center: of each item, from the left.
+        size: of the box; before `arrange` the least width alone.
+    """
 
     def __init__(self, least_width: float = 0.0) -> None:
+        self.order: dict[Item, int] = {}
         self.sizes: dict[Item, Size] = {}
-        self.order: dict[Item, int] = {}  # an item's number is above those of what goes into it
-        self.ports: dict[Link, float] = {}  # where a link ends, from the middle of its lower end
-        self.lanes: dict[Link, list[Item]] = {}  # that it passes
+        self.ports: dict[Link, float] = {}
+        self.lanes: dict[Link, list[Item]] = {}
         self.rows: list[list[Item]] = []
         self.row_of: dict[Item, int] = {}
-        self.tops: list[float] = []  # of the rows
+        self.tops: list[float] = []
         self.heights: list[float] = []
         self.center: dict[Item, float] = {}
         self.size: Size = (least_width, 0.0)
@@ -85,7 +126,8 @@ class _Box:
     def _fill_rows(self, tensors: set[Item]) -> None:
         before: dict[Item, list[Item]] = {}
         after: dict[Item, list[Item]] = {}
-        for _, a, b in self.ports:
+        for link in self.ports:
+            a, b = link.upper, link.lower
             if a and b and self.order[a] < self.order[b]:
                 before.setdefault(b, []).append(a)
                 after.setdefault(a, []).append(b)
@@ -100,13 +142,14 @@ class _Box:
     def _keep_lanes(self) -> Neighbours:
         """A lane in each row that a link passes; returns what is connected in adjacent rows."""
         neighbours: Neighbours = {}
-        for (source, a, b), port in self.ports.items():
+        for link, port in self.ports.items():
+            a, b = link.upper, link.lower
             start, end = self.row_of[a] if a else -1, self.row_of[b] if b else len(self.rows)
-            lanes: list[Item] = [("lane", len(self.sizes) + row - start) for row in range(start + 1, end)]
+            lanes = [Item("lane", len(self.sizes) + row - start) for row in range(start + 1, end)]
             for row, lane in enumerate(lanes, start + 1):
                 self.rows[row].append(lane)
                 self.sizes[lane], self.row_of[lane] = (LANE, 0.0), row
-            self.lanes[source, a, b] = lanes
+            self.lanes[link] = lanes
             stops = [item for item in (a, *lanes, b) if item]
             for upper, lower in itertools.pairwise(stops):
                 neighbours.setdefault(upper, []).append((lower, port if lower == b else 0.0))
@@ -170,20 +213,20 @@ def layout(graph: Graph, node_sizes: Mapping[int, Size], header_widths: Mapping[
     first: dict[int, int] = {}  # operation of each call, by its id
     home = {node.id: node.call for node in graph.nodes}
     for node in graph.nodes:
-        boxes[node.call].add(("node", node.id), node.id, node_sizes[node.id])
+        boxes[node.call].add(Item("node", node.id), node.id, node_sizes[node.id])
         if node.kind in ("leaf", "constant"):
-            tensors.add(("node", node.id))
+            tensors.add(Item("node", node.id))
         else:
             for around in graph.around(node.call):
                 first.setdefault(around, node.id)
     ways = [_way(graph, edge, home) for edge in graph.edges]
     ports = _ports(graph, node_sizes)
     for edge, way, port in zip(graph.edges, ways, ports, strict=True):
-        for box, a, b in way:
-            boxes[box].ports[edge.source, a, b] = port if b == ("node", edge.target) else 0.0
+        for box, link in way:
+            boxes[box].ports[link] = port if link.lower == Item("node", edge.target) else 0.0
     for id, call in reversed(graph.calls.items()):
         boxes[id].arrange(HEADER, tensors)
-        boxes[call.parent].add(("call", id), first[id], boxes[id].size)
+        boxes[call.parent].add(Item("call", id), first[id], boxes[id].size)
     boxes[None].arrange(PADDING, tensors)
 
     nodes: dict[int, Rectangle] = {}
@@ -191,21 +234,22 @@ def layout(graph: Graph, node_sizes: Mapping[int, Size], header_widths: Mapping[
     for where, inside in boxes.items():
         if where is not None:
             inside.move(calls[where].x, calls[where].y)
-        for kind, number in inside.order:
-            (nodes if kind == "node" else calls)[number] = inside.rectangle((kind, number))
+        for item in inside.order:
+            (nodes if item.kind == "node" else calls)[item.number] = inside.rectangle(item)
     routes = [_route(edge, way, boxes, nodes, port) for edge, way, port in zip(graph.edges, ways, ports, strict=True)]
     return Layout(boxes[None].size, nodes, calls, routes)
 
 
 def _way(graph: Graph, edge: GraphEdge, home: Mapping[int, int | None]) -> Way:
-    """The boxes that an edge passes, from inner to outer to inner ones, with its ends in each; None: the border."""
+    """From the inner boxes around the source of an edge, to the one around both its ends, to the inner ones again."""
     out, into = graph.around(home[edge.source]), graph.around(home[edge.target])
     shared = sum(a == b for a, b in zip(out, into, strict=False))
-    a_items: list[Item] = [*(("call", call) for call in out[shared:]), ("node", edge.source)]
-    b_items: list[Item] = [*(("call", call) for call in into[shared:]), ("node", edge.target)]
-    leaving = [(call, a, None) for call, a in zip(out[shared:], a_items[1:], strict=True)]
-    entering = [(call, None, b) for call, b in zip(into[shared:], b_items[1:], strict=True)]
-    return [*reversed(leaving), (out[shared - 1] if shared else None, a_items[0], b_items[0]), *entering]
+    a_items = [*(Item("call", call) for call in out[shared:]), Item("node", edge.source)]
+    b_items = [*(Item("call", call) for call in into[shared:]), Item("node", edge.target)]
+    leaving: Way = [(call, Link(edge.source, a, None)) for call, a in zip(out[shared:], a_items[1:], strict=True)]
+    entering: Way = [(call, Link(edge.source, None, b)) for call, b in zip(into[shared:], b_items[1:], strict=True)]
+    both = Link(edge.source, a_items[0], b_items[0])
+    return [*reversed(leaving), (out[shared - 1] if shared else None, both), *entering]
 
 
 def _ports(graph: Graph, node_sizes: Mapping[int, Size]) -> list[float]:
@@ -230,17 +274,17 @@ def _route(
 ) -> list[Piece]:
     source, target = nodes[edge.source], nodes[edge.target]
     bottom = source.y + source.height
-    pieces: list[Piece] = [[source.x + source.width / 2, bottom, bottom]]
+    pieces = [Piece(source.x + source.width / 2, bottom, bottom)]
     top: float | None = None  # where the next piece begins, if it leads down into a box
-    for call, a, b in way:
+    for call, link in way:
         box = boxes[call]
-        if a:
-            pieces[-1][2] = box.span(a)[1]
-        for lane in box.lanes[edge.source, a, b]:
+        if link.upper:
+            pieces[-1].bottom = box.span(link.upper)[1]
+        for lane in box.lanes[link]:
             upper, lower = box.span(lane)
-            pieces.append([box.center[lane], upper if top is None else top, lower])
+            pieces.append(Piece(box.center[lane], upper if top is None else top, lower))
             top = None
-        if b and top is None:
-            top = box.span(b)[0]
-    pieces.append([target.x + target.width / 2 + port, target.y if top is None else top, target.y])
+        if link.lower and top is None:
+            top = box.span(link.lower)[0]
+    pieces.append(Piece(target.x + target.width / 2 + port, target.y if top is None else top, target.y))
     return pieces

@@ -16,56 +16,73 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend import Array, is_array
-from minigrad.operation import Node, Operation, Watcher, watching
+from minigrad.operation import Node, Operation
 from minigrad.tensor import Tensor
+from minigrad.watchers import Watcher, watching
 
 # ---- calls of modules ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One call of a module; a module that is called twice has two.
 
     Attributes:
-        path: the module's, such as "encoder.layers.0.self_attn", seen from the outermost module called, "".
-        kind: the name of the module's class.
+        module: which what was made in the call keeps alive.
         parent: the call within which this one was made.
     """
 
-    path: str
-    kind: str
-    parent: Call | None
+    __slots__ = ("_path", "module", "parent")
+
+    def __init__(self, module: Any, parent: Call | None) -> None:
+        self.module, self.parent = module, parent
+        self._path: str | None = None  # sought when it is read: not every watcher asks, and to seek it takes time
+
+    @property
+    def path(self) -> str:
+        """The module's, such as "encoder.layers.0.self_attn", seen from the outermost module called, ""."""
+        if self._path is None:
+            self._path = _path(self.module, self.parent)
+        return self._path
+
+    @property
+    def kind(self) -> str:
+        """The name of the module's class."""
+        return type(self.module).__name__
 
 
 class _Calls(threading.local):
-    def __init__(self) -> None:
-        self.stack: list[tuple[Any, Call]] = []  # (module, its call) of the calls that this thread is in
+    innermost: Call | None = None  # of those that this thread is in
 
 
 _calls = _Calls()
 
 
-@contextmanager
-def inside(module: Any) -> Iterator[None]:
+class inside:
     """A block that is a call of `module`. `nn.Module` runs `forward` in it while somebody watches."""
-    stack = _calls.stack
-    stack.append((module, Call(_path(module), type(module).__name__, stack[-1][1] if stack else None)))
-    try:
-        yield
-    finally:
-        stack.pop()
+
+    __slots__ = ("_call",)
+
+    def __init__(self, module: Any) -> None:
+        self._call = Call(module, _calls.innermost)
+
+    def __enter__(self) -> None:
+        _calls.innermost = self._call
+
+    def __exit__(self, *exception: object) -> None:
+        _calls.innermost = self._call.parent
 
 
-def _path(module: Any) -> str:
+def _path(module: Any, parent: Call | None) -> str:
     """The module's name within the nearest caller that has it; below the caller's, its class's name if none has."""
-    stack = _calls.stack
-    if not stack:
+    if parent is None:
         return ""
-    for caller, call in reversed(stack):
-        for name, part in caller.named_modules():
+    caller: Call | None = parent
+    while caller is not None:
+        for name, part in caller.module.named_modules():
             if part is module:
-                return _joined(call.path, name)
-    return _joined(stack[-1][1].path, type(module).__name__)
+                return _joined(caller.path, name)
+        caller = caller.parent
+    return _joined(parent.path, type(module).__name__)
 
 
 def _joined(*names: str) -> str:
@@ -115,8 +132,7 @@ def _origin_here() -> Origin:
     frame = sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
         frame = frame.f_back
-    call = _calls.stack[-1][1] if _calls.stack else None
-    return Origin(call, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return Origin(_calls.innermost, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 class Tracer(Watcher):

@@ -76,7 +76,7 @@ from minigrad.ops.gather import (
 from minigrad.ops.index import add_at, getitem, plain_key, put_at
 from minigrad.ops.linalg import diagonal, linear, matmul, outer, trace
 from minigrad.ops.reduce import all, any, argmax, argmin, max, mean, min, prod, std, sum, var, vector_norm
-from minigrad.ops.rounding import ceil, clip, floor, nan_to_num, rint, sign
+from minigrad.ops.rounding import ceil, clip, floor, nan_to_num, rint, round, sign
 from minigrad.ops.shape import (
     broadcast_to,
     concatenate,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from minigrad.autocast import in_float32
 from minigrad.operation import namespace, op
-from minigrad.ops.elementwise import abs, erf, exp, expm1, log1p, maximum, tanh, where
+from minigrad.ops.elementwise import abs, erf, exp, expm1, log1p, maximum, narrowed, tanh, where, widened
 from minigrad.scalars import number
 
 
@@ -49,6 +50,7 @@ def elu(x: Any, *, alpha: float = 1.0) -> Any:
     return where(x > 0, x, alpha * expm1(low)), lambda g: where(x > 0, g, g * (alpha * exp(low)))
 
 
+@in_float32
 @op(floating=True)
 def softplus(x: Any, *, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """ln(1 + e^(βx)) / β, x itself where βx > `threshold`; d/dx = σ(βx), or 1.
@@ -80,13 +82,15 @@ _SQRT_TWO_OVER_PI = math.sqrt(2.0 / math.pi)
 def gelu(x: Any, *, approximate: str = "none") -> Any:
     """x Φ(x) with Φ(x) = (1 + erf(x/√2)) / 2; "tanh": Φ(x) ≈ (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³).
 
-    Hendrycks & Gimpel 2016, "Gaussian error linear units", section 2. d/dx = Φ + x Φ'.
+    Hendrycks & Gimpel 2016, "Gaussian error linear units", section 2. d/dx = Φ + x Φ'. float16 is reckoned in float32,
+    whose range x² does not leave.
     """
+    dtype, x = x.dtype, widened(x)
     if approximate == "none":
         phi = 0.5 * (1.0 + erf(_SQRT_HALF * x))
-        return x * phi, lambda g: g * (phi + x * (0.5 * _SQRT_TWO_OVER_PI) * exp(-0.5 * (x * x)))
+        return narrowed(x * phi, dtype), lambda g: g * (phi + x * (0.5 * _SQRT_TWO_OVER_PI) * exp(-0.5 * (x * x)))
     if approximate == "tanh":
         phi = 0.5 * (1.0 + tanh(_SQRT_TWO_OVER_PI * x * (1.0 + 0.044715 * (x * x))))
         du = _SQRT_TWO_OVER_PI * (1.0 + (3 * 0.044715) * (x * x))  # u'; and Φ' = 2 Φ (1 - Φ) u'
-        return x * phi, lambda g: g * (phi + x * (2.0 * phi * (1.0 - phi)) * du)
+        return narrowed(x * phi, dtype), lambda g: g * (phi + x * (2.0 * phi * (1.0 - phi)) * du)
     raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")

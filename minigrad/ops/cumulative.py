@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.autocast import in_float32
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.ops.shape import concatenate, flip, reshape, swapaxes
 
 
+@in_float32
 @op(linear=True)
 def cumsum(x: Any, *, axis: int) -> Any:
     """y_i = Σ_{j<=i} x_j along `axis`; ∂x_k = Σ_{i>=k} g_i. Of float16 in float32, as in PyTorch."""
@@ -23,6 +25,7 @@ def cumsum(x: Any, *, axis: int) -> Any:
     return value.reshape(shape), lambda g: reshape(flip(cumsum(flip(_with_axis(g), axis), axis=axis), axis), shape)
 
 
+@in_float32
 @op
 def cumprod(x: Any, *, axis: int) -> Any:
     """y_i = Π_{j<=i} x_j along `axis`; ∂x_k = Π_{j<k} x_j Σ_{i>=k} g_i Π_{k<j<=i} x_j: no division, so exact at 0.

@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from minigrad.autocast import in_float16
 from minigrad.backend import is_array
 from minigrad.operation import op
-from minigrad.ops.linalg import diagonal
+from minigrad.ops.linalg import diagonal, times
 from minigrad.ops.reduce import sum
 from minigrad.ops.shape import reshape, squeeze, transpose
 from minigrad.tensor import Tensor
@@ -47,6 +48,7 @@ def einsum(subscripts: str, *operands: Any) -> Any:
     return _arranged(x, of_x, output)
 
 
+@in_float16
 @op
 def contract(x: Any, y: Any, *, of_x: Labels, of_y: Labels, out: Labels) -> Any:
     """Σ x y over the labels that `out` lacks, each label being on two or three of x, y and the value.
@@ -74,7 +76,7 @@ def _product(x: Any, of_x: Labels, y: Any, of_y: Labels, out: Labels) -> Any:
 
     x = reshape(_arranged(x, of_x, batch + rows + summed), joined(batch, rows, summed))
     y = reshape(_arranged(y, of_y, batch + summed + columns), joined(batch, summed, columns))
-    value = reshape(x @ y, tuple(length[label] for label in batch + rows + columns))
+    value = reshape(times(x, y), tuple(length[label] for label in batch + rows + columns))
     return _arranged(value, batch + rows + columns, out)
 
 

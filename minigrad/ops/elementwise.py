@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minigrad import backend, special
+from minigrad.autocast import in_float32
 from minigrad.operation import namespace, op
 from minigrad.scalars import check_held, number
 
@@ -60,9 +61,17 @@ def remainder(x: Any, y: Any) -> Any:
 
 def _refuse_integer_zero(name: str, x: Any, y: Any) -> None:
     """Integers have no infinity and no NaN; NumPy would answer 0."""
-    floating = [backend.is_floating(z.dtype) if hasattr(z, "dtype") else isinstance(z, float) for z in (x, y)]
-    if True not in floating and not namespace(x, y).all(y):
+    if not any(_is_floating(z) for z in (x, y)) and _any(y == 0):
         raise ZeroDivisionError(f"{name}: an integer is divided by 0; make one of them floating for inf or NaN")
+
+
+def _is_floating(x: Any) -> bool:
+    return backend.is_floating(x.dtype) if hasattr(x, "dtype") else isinstance(x, float)
+
+
+def _any(condition: Any) -> bool:
+    """Whether a condition, of numbers too, holds anywhere."""
+    return bool(condition.any() if hasattr(condition, "any") else condition)
 
 
 def _counted(*operands: Any) -> list[Any]:
@@ -76,11 +85,14 @@ def negative(x: Any) -> Any:
     return -x, lambda g: -g
 
 
+@in_float32
 @op
 def power(x: Any, y: Any) -> Any:
     """x ** y; d/dx = y x^(y-1), 0 where y = 0; d/dy = x^y ln x, 0 where x = 0 and y >= 0."""
     x, y = _counted(x, y)
     library = namespace(x, y)
+    if not any(_is_floating(z) for z in (x, y)) and _any(y < 0):
+        raise ValueError("Integers to negative integer powers are not allowed.")  # as NumPy says; CuPy answers 0
     value = library.power(x, y)
 
     def of_base(g: Any) -> Any:
@@ -100,6 +112,7 @@ def power(x: Any, y: Any) -> Any:
     return value, (of_base, of_exponent)
 
 
+@in_float32
 @op
 def square(x: Any) -> Any:
     """x²; d/dx = 2x. Of booleans as integers, as in PyTorch."""
@@ -107,6 +120,7 @@ def square(x: Any) -> Any:
     return x * x, lambda g: g * (2 * x)
 
 
+@in_float32
 @op(floating=True)
 def reciprocal(x: Any) -> Any:
     """1 / x; d/dx = -1 / x²."""
@@ -282,6 +296,7 @@ def _winnings(g: Any, won: Any, lost: Any) -> Any:
 _LN_2 = math.log(2.0)
 
 
+@in_float32
 @op(floating=True)
 def exp(x: Any) -> Any:
     """e^x."""
@@ -289,12 +304,14 @@ def exp(x: Any) -> Any:
     return y, lambda g: g * y
 
 
+@in_float32
 @op(floating=True)
 def log(x: Any) -> Any:
     """ln x; d/dx = 1/x."""
     return namespace(x).log(x), lambda g: g / x
 
 
+@in_float32
 @op(floating=True)
 def exp2(x: Any) -> Any:
     """2^x; d/dx = 2^x ln 2."""
@@ -302,12 +319,14 @@ def exp2(x: Any) -> Any:
     return y, lambda g: g * (y * _LN_2)
 
 
+@in_float32
 @op(floating=True)
 def log2(x: Any) -> Any:
     """log₂ x; d/dx = 1 / (x ln 2)."""
     return namespace(x).log2(x), lambda g: g / (x * _LN_2)
 
 
+@in_float32
 @op(floating=True)
 def expm1(x: Any) -> Any:
     """e^x - 1, exact near 0; d/dx = e^x."""
@@ -315,6 +334,7 @@ def expm1(x: Any) -> Any:
     return y, lambda g: g * (y + 1.0)
 
 
+@in_float32
 @op(floating=True)
 def log1p(x: Any) -> Any:
     """ln(1 + x), exact near 0; d/dx = 1 / (1 + x)."""
@@ -328,6 +348,7 @@ def sqrt(x: Any) -> Any:
     return y, lambda g: g / (2.0 * y)
 
 
+@in_float32
 @op(floating=True)
 def rsqrt(x: Any) -> Any:
     """1 / √x; d/dx = -1 / (2 x √x)."""
@@ -365,6 +386,7 @@ def arctan2(y: Any, x: Any) -> Any:
     return value, (lambda g: g * over_square(x), lambda g: -g * over_square(y))
 
 
+@in_float32
 @op(floating=True)
 def sinh(x: Any) -> Any:
     """sinh x; d/dx = cosh x."""
@@ -372,6 +394,7 @@ def sinh(x: Any) -> Any:
     return library.sinh(x), lambda g: g * library.cosh(x)
 
 
+@in_float32
 @op(floating=True)
 def cosh(x: Any) -> Any:
     """cosh x; d/dx = sinh x."""

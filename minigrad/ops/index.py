@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import array_module, is_array
+from minigrad.backend import array_module, is_array, refuse_places_outside
 from minigrad.operation import op
-from minigrad.ops.elementwise import where
+from minigrad.ops.elementwise import constant, where
 from minigrad.tensor import Tensor
 
 
@@ -26,7 +26,7 @@ def _plain_part(part: Any) -> Any:
     if isinstance(part, slice):
         return slice(*[None if end is None else operator.index(end) for end in (part.start, part.stop, part.step)])
     if isinstance(part, Tensor):
-        return part.data.copy()
+        return constant(part).data.copy()  # read by an operation, which watchers are told of
     if is_array(part):
         return part.copy()
     if isinstance(part, (list, tuple)):
@@ -46,6 +46,7 @@ def _array_of(part: Any) -> np.ndarray:
 def getitem(x: Any, *, key: Any) -> Any:
     """x[key], by NumPy's rules; an element taken twice gets both gradients."""
     shape = x.shape
+    refuse_places_outside(x, key)
     value = x[key]
     if isinstance(value, np.generic):  # NumPy copies a single element out; with an ellipsis it is a view like any other
         value = x[(*key, ...) if isinstance(key, tuple) else (key, ...)]
@@ -54,11 +55,14 @@ def getitem(x: Any, *, key: Any) -> Any:
 
 @op(linear=True)
 def add_at(x: Any, *, key: Any, shape: tuple[int, ...]) -> Any:
-    """Zeros of `shape` with x added at `key`, as by `np.add.at`: the opposite of getitem. Of float16 in float32."""
+    """Zeros of `shape` with x added at `key`, as by `np.add.at`: the opposite of getitem. Of float16 in float32.
+
+    Integers are added up in uint64, one of the few dtypes that CuPy's `at` has, modulo 2^64 as in their own.
+    """
     library = array_module(x)
     parts = key if isinstance(key, tuple) else (key,)
     if any(is_array(part) and part.dtype != np.bool_ for part in parts):
-        wide = np.float32 if x.dtype == np.float16 else x.dtype
+        wide = np.float32 if x.dtype == np.float16 else x.dtype if x.dtype.kind == "f" else np.uint64
         total = library.zeros(shape, wide)
         library.add.at(total, key, x.astype(wide, copy=False))
         value = total.astype(x.dtype, copy=False)
@@ -74,16 +78,14 @@ def put_at(x: Any, values: Any, *, key: Any) -> Any:
 
     Where the key names an element twice, the last value stays.
     """
-    if values is None:
-        raise TypeError("put_at: takes values or a number, got None")
     library = array_module(x)
-    last = library.full(x.shape, -1)  # which value stands where
+    last = library.zeros(x.shape, np.uint64)  # which value stands where, from 1; CuPy's `at` has no int64
     shape = last[key].shape
-    numbers = library.arange(math.prod(shape)).reshape(shape)
+    numbers = library.arange(1, math.prod(shape) + 1, dtype=np.uint64).reshape(shape)
     library.maximum.at(last, key, numbers)
-    put = last >= 0
+    put = last > 0
     value = x.copy()
-    value[put] = library.broadcast_to(library.asarray(values), shape).reshape(-1)[last[put]]
+    value[put] = library.broadcast_to(library.asarray(values), shape).reshape(-1)[last[put] - 1]
     return value, (
         lambda g: where(put, 0.0, g),
         lambda g: where(last[key] == numbers, getitem(g, key=key), 0.0),

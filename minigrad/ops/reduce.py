@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.autocast import in_float32
 from minigrad.backend import Array
 from minigrad.operation import namespace, op
 from minigrad.ops.cumulative import cumprod
@@ -35,6 +36,7 @@ def count(shape: tuple[int, ...], axis: Axis) -> int:
     return math.prod(n for n, kept in zip(shape, kept_shape(shape, axis), strict=True) if kept == 1)
 
 
+@in_float32
 @op(linear=True)
 def sum(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Σ x along `axis`; of float16 in float32, as in PyTorch."""
@@ -42,6 +44,7 @@ def sum(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     return narrowed(_wide_sum(x, axis, keepdims), x.dtype), lambda g: broadcast_to(reshape(g, kept), shape)
 
 
+@in_float32
 @op(linear=True, floating=True)
 def mean(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Σ x / n along `axis`; NaN for n = 0."""
@@ -55,11 +58,13 @@ def _wide_sum(x: Array, axis: Axis, keepdims: bool) -> Array:
     return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32 if x.dtype == np.float16 else None)
 
 
+@in_float32
 def var(x: Any, *, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
     """Σ (x - mean x)² / (n - correction) along `axis`; NaN or infinite for n <= correction, as in NumPy.
 
     float16 is reckoned in float32, as in PyTorch.
     """
+    _check_axes("var", x, axis)
     return narrowed(_wide_var(x, axis, correction, keepdims), x.dtype)
 
 
@@ -70,9 +75,18 @@ def _wide_var(x: Any, axis: Axis, correction: int, keepdims: bool) -> Any:
     return sum(away * away, axis=axis, keepdims=keepdims) * (1.0 / degrees if degrees > 0 else math.inf)
 
 
+@in_float32
 def std(x: Any, *, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
     """√var along `axis`, as `var` takes its options; where it is 0 so is the gradient, as in PyTorch."""
+    _check_axes("std", x, axis)
     return narrowed(_root(_wide_var(x, axis, correction, keepdims)), x.dtype)
+
+
+def _check_axes(name: str, x: Any, axis: Axis) -> None:
+    """IndexError for an axis that is not there: the operations that `name` is made of would speak of themselves."""
+    for a in () if axis is None else axis if isinstance(axis, tuple) else (axis,):
+        if not -x.ndim <= a < x.ndim:
+            raise IndexError(f"{name}: axis {a} is out of bounds for the shape {x.shape}")
 
 
 def _root(x: Any) -> Any:
@@ -81,6 +95,7 @@ def _root(x: Any) -> Any:
     return where(zero, 0.0, sqrt(where(zero, 1.0, x)))
 
 
+@in_float32
 @op
 def prod(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
     """Π x along `axis`; ∂x_k = g Π_{j≠k} x_j, by no division, so exact with zeros among them."""
@@ -106,6 +121,7 @@ def _product_of_others(x: Any) -> Any:
     return before * behind[..., ::-1]
 
 
+@in_float32
 @op(floating=True)
 def vector_norm(x: Any, *, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Any:
     """y = (Σ |x|^p)^(1/p) along `axis`, p = `ord`; ∂x = g sign(x) (|x| / y)^(p-1), 0 where x = 0.

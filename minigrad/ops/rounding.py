@@ -8,7 +8,7 @@ import numpy as np
 
 from minigrad.backend import is_floating
 from minigrad.operation import namespace, op
-from minigrad.ops.elementwise import isfinite, where
+from minigrad.ops.elementwise import divide, isfinite, multiply, narrowed, where, widened
 
 # ---- steps: the gradient is 0 everywhere -----------------------------------------------------------------------------
 
@@ -36,6 +36,18 @@ def ceil(x: Any) -> Any:
 def rint(x: Any) -> Any:
     """The nearest integer, of two equally near the even one; integers stay what they are."""
     return _whole("rint", x), _nothing
+
+
+def round(x: Any, decimals: int = 0) -> Any:
+    """The nearest number of so many decimals, of two equally near the even one; -3: the nearest thousand.
+
+    float16 is reckoned in float32, whose range x scaled up does not leave.
+    """
+    if decimals == 0:
+        return rint(x)
+    scale = 10.0 ** abs(decimals)
+    up, down = (multiply, divide) if decimals > 0 else (divide, multiply)
+    return narrowed(down(rint(up(widened(x), scale)), scale), x.dtype)
 
 
 def _whole(name: str, x: Any) -> Any:

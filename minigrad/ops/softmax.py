@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.autocast import in_float32
 from minigrad.backend import Array
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import constant, exp, isfinite, log, where
@@ -21,6 +22,7 @@ def plain_softmax(x: Any, *, axis: int) -> Any:
     return e / sum(e, axis=axis, keepdims=True)
 
 
+@in_float32
 @op(reference=plain_softmax, floating=True)
 def softmax(x: Any, *, axis: int) -> Any:
     """e^x / Σ e^x along `axis`; ∂x = y (g - Σ g y). A row of -inf alone is NaN."""
@@ -43,6 +45,7 @@ def plain_log_softmax(x: Any, *, axis: int) -> Any:
     return away - log(sum(exp(away), axis=axis, keepdims=True))
 
 
+@in_float32
 @op(reference=plain_log_softmax, floating=True)
 def log_softmax(x: Any, *, axis: int) -> Any:
     """x - log Σ e^x along `axis`; ∂x = g - e^y Σ g."""
@@ -58,6 +61,7 @@ def log_softmax(x: Any, *, axis: int) -> Any:
     return y.astype(x.dtype, copy=False), pullback
 
 
+@in_float32
 def logsumexp(x: Any, *, axis: Axis, keepdims: bool = False) -> Any:
     """log Σ e^x along `axis`; ∂x = g e^(x - y).
 

@@ -36,7 +36,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> T
             array = gradient.data
             array *= scale
             gradient._written()
-    return Tensor(norm)
+    return Tensor(norm, device=gradients[0].device)
 
 
 def _squared_norm(array: Array) -> Array:

@@ -31,9 +31,9 @@ def test_a_value_used_directly_and_through_another():
     x, w = leaf(rng.standard_normal((2, 3))), leaf(rng.standard_normal((3, 3)))
     h = x * 2.0
     (h + h @ w).sum().backward()
-    upstream = np.ones((2, 3)) + np.ones((2, 3)) @ w.data.T
+    upstream = np.ones((2, 3)) + np.ones((2, 3)) @ w.numpy().T
     assert_close(x.grad, 2 * upstream, 1e-14)
-    assert_close(w.grad, (2 * x.data).T @ np.ones((2, 3)), 1e-14)
+    assert_close(w.grad, (2 * x.numpy()).T @ np.ones((2, 3)), 1e-14)
 
 
 def test_paths_of_different_lengths_meet_before_they_go_on():
@@ -186,7 +186,7 @@ def test_a_gradient_is_a_writable_array_of_its_own(spread):
     x = leaf([1.0, 2.0])
     spread(x).backward()
     array = x.grad.data
-    assert array.flags.writeable
+    assert getattr(array.flags, "writeable", True)  # CuPy's always are
     array[0] = 5.0
     assert array[1] != 5.0
 
@@ -215,7 +215,7 @@ def test_buffers_that_pullbacks_hand_to_several_inputs_are_not_written_into():
 
 
 def test_a_buffer_that_a_pullback_keeps_is_not_written_into():
-    kept = np.array([1.0, 1.0])
+    kept = mg.ones(2, dtype=np.float64).data
 
     @mg.op
     def fixed(x):
@@ -235,7 +235,7 @@ def test_constants_get_no_gradient_and_no_node():
     (data @ w).sum().backward()
     assert data.grad is None
     assert w.grad is not None
-    y = data * 2.0 + np.ones(2)
+    y = data * 2.0 + mg.ones(2)
     assert y.node is None
     assert not y.requires_grad
 
@@ -249,7 +249,7 @@ def test_pullbacks_of_constants_are_not_called():
 
     x = leaf([1.0, 2.0])
     noted(x, Tensor([3.0, 4.0])).sum().backward()
-    mg.grad(noted(np.ones(2), x).sum(), x, create_graph=True)
+    mg.grad(noted(mg.ones(2), x).sum(), x, create_graph=True)
     assert calls == ["x", "y"]
 
 

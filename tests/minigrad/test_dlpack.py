@@ -5,7 +5,7 @@ import pytest
 
 import minigrad as mg
 from minigrad import Tensor
-from tests.minigrad.fake_cupy import installed
+from tests.cupy_standin import installed
 from tests.support import leaf, torch_or_skip
 
 NAMES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -26,6 +26,7 @@ def test_a_tensor_of_pytorchs_shares_its_memory(name, shape):
     assert np.array_equal(theirs.numpy(), np.ones(shape))
 
 
+@pytest.mark.cpu_only(reason="the PyTorch beside it has no GPU")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_pytorch_takes_our_memory(name, shape):
@@ -39,6 +40,7 @@ def test_pytorch_takes_our_memory(name, shape):
     assert np.array_equal(ours.numpy(), np.ones(shape))
 
 
+@pytest.mark.cpu_only(reason="the PyTorch beside it has no GPU")
 def test_views_keep_their_strides_both_ways():
     torch = torch_or_skip()
     ours = mg.arange(12.0).view(3, 4)
@@ -49,6 +51,7 @@ def test_views_keep_their_strides_both_ways():
         assert mg.from_dlpack(its(theirs)).data.strides == mine.data.strides
 
 
+@pytest.mark.cpu_only(reason="the PyTorch beside it has no GPU")
 def test_shared_memory_outlives_who_made_it():
     torch = torch_or_skip()
     assert mg.from_dlpack(torch.arange(1000.0) * 2).sum().item() == 999000
@@ -82,6 +85,7 @@ def test_memory_lent_for_reading_is_read_and_not_written():
         wide.zero_()
 
 
+@pytest.mark.cpu_only(reason="the PyTorch beside it has no GPU")
 def test_what_requires_grad_does_not_share_its_memory():
     torch = torch_or_skip()
     x = leaf([1.0, 2.0])

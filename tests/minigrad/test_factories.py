@@ -7,7 +7,8 @@ import pytest
 
 import minigrad as mg
 from minigrad import Tensor
-from tests.minigrad.fake_cupy import installed
+from minigrad.backend import is_array
+from tests.cupy_standin import installed
 from tests.support import torch_or_skip
 
 # ---- shapes and options ----------------------------------------------------------------------------------------------
@@ -19,8 +20,8 @@ OF_SIZES = [mg.zeros, mg.ones, mg.rand, mg.randn]
 @pytest.mark.parametrize("shape", [(2, 3), (), (0,), (2, 0, 3)])
 def test_sizes_are_numbers_or_one_tuple(make, shape):
     for x in (make(*shape), make(shape), make(list(shape)), make(*map(np.int64, shape)), make(*map(Tensor, shape))):
-        assert (x.shape, x.dtype, x.requires_grad, x.device) == (shape, np.float32, False, "cpu")
-        assert type(x.data) is np.ndarray
+        assert (x.shape, x.dtype, x.requires_grad, x.device) == (shape, np.float32, False, mg.get_default_device())
+        assert is_array(x.data)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,11 @@ def test_sizes_are_numbers_or_one_tuple(make, shape):
     ],
 )
 def test_options(make):
-    assert (make().dtype, make().requires_grad, make(device=None).device) == (np.float32, False, "cpu")
+    assert (make().dtype, make().requires_grad, make(device=None).device) == (
+        np.float32,
+        False,
+        mg.get_default_device(),
+    )
     for dtype in (np.float16, "float64", mg.float32):
         x = make(dtype=dtype, requires_grad=True)
         assert (x.dtype, x.requires_grad, x.is_leaf) == (np.dtype(dtype), True, True)
@@ -303,7 +308,7 @@ def test_permutations():
 def test_normal_numbers_of_no_axes():
     for make in (mg.rand, mg.randn):
         x = make(())
-        assert (type(x.data), x.shape, x.dtype) == (np.ndarray, (), np.float32)
+        assert (is_array(x.data), x.shape, x.dtype) == (True, (), np.float32)
 
 
 def test_a_number_that_requires_grad_would_lose_it():
@@ -333,7 +338,7 @@ def test_the_largest_permutations_of_a_dtype():
 
 
 def test_an_integer_beyond_all_floats_is_refused():
-    with pytest.raises(ValueError, match=r"full: 1000.* is no value of float32"):
+    with pytest.raises(ValueError, match="full: an integer of 1329 bits is no value of float32"):
         mg.full((2,), 10**400, dtype="float32")
     with pytest.raises(ValueError, match="full: 9223372036854775808 is no value of int64"):
         mg.full((2,), 2**63)

@@ -156,7 +156,7 @@ def test_the_inputs_are_left_as_they_were():
     values, x = POINT.copy(), Tensor(POINT, requires_grad=True)
     gradcheck(lambda a, b: a * b, [values, x], order=2)
     assert np.array_equal(values, POINT)
-    assert np.array_equal(x.data, POINT)
+    assert np.array_equal(x.numpy(), POINT)
     assert x.grad is None
 
 

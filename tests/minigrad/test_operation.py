@@ -1,5 +1,7 @@
 """@op: how an operation is written and called, what is checked about it; grad mode."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -218,6 +220,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.cpu_only(reason="its pullbacks answer in NumPy's arrays")
 @pytest.mark.parametrize("all_in_one", [False, True])
 @pytest.mark.parametrize(("wrong", "text"), WRONG)
 def test_a_pullback_of_wrong_shape_or_dtype_is_named(wrong, text, all_in_one):
@@ -248,6 +251,7 @@ def test_a_wrong_number_of_pullbacks_is_named_when_the_operation_is_called():
         make((lambda g: g,) * 3)(leaf([1.0]), leaf([2.0]))
 
 
+@pytest.mark.cpu_only(reason="NumPy's arrays stand beside tensors, and devices do not mix")
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_a_body_without_pullbacks_is_named(length):
     @mg.op
@@ -261,6 +265,7 @@ def test_a_body_without_pullbacks_is_named(length):
             forgetful(operand)
 
 
+@pytest.mark.cpu_only(reason="its pullbacks answer in NumPy's arrays")
 def test_a_float64_gradient_is_cast_and_a_broadcast_one_is_summed():
     @mg.op
     def wide(x, y):
@@ -317,3 +322,54 @@ def test_none_is_taken_only_for_an_input_that_may_be_none():
             call()
     with pytest.raises(ValueError, match=r"op: optional \['scale'\] of shifted must name some of its inputs"):
         mg.op(shifted.__wrapped__, optional=["scale"])
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (lambda x, y: x * y, "must return (value, pullbacks), it returned ndarray"),
+        (lambda x, y: (x * y, None, None), "must return (value, pullbacks), it returned a tuple of 3"),
+        (lambda x, y: (None, None), "the value of an operation must be an array, not NoneType"),
+    ],
+)
+def test_what_a_body_must_return_whatever_its_operands(returned, text, requires_grad):
+    @mg.op
+    def product(x, y):
+        return returned(x, y)
+
+    x = Tensor(np.ones((2, 2)), requires_grad=requires_grad)
+    with pytest.raises(TypeError) as error:
+        product(x, x)
+    assert text in str(error.value)
+
+
+def test_an_error_of_a_body_of_two_inputs_names_the_operation():
+    @mg.op
+    def beyond(x, y):
+        return x[5] + y, None
+
+    with pytest.raises(IndexError, match=r"beyond: index 5 is out of bounds .* \(called with \(2,\) and \(2,\)\)"):
+        beyond(leaf([1.0, 2.0]), leaf([1.0, 2.0]))
+
+
+def test_a_message_that_begins_with_the_operation_is_not_given_its_name_again():
+    with pytest.raises(TypeError) as error:
+        ops.add(leaf(1.0), "text")
+    assert str(error.value).startswith("add takes tensors, arrays and numbers, got str")
+
+
+def test_one_of_several_values_holds_no_options_once_the_graph_is_freed():
+    class Held:
+        pass
+
+    @mg.op
+    def both(x, *, held):
+        return (x * 1.0, x * 2.0), lambda g: g[0] + 2 * g[1]
+
+    held, x = Held(), leaf(1.0)
+    gone = weakref.ref(held)
+    first, second = both(x, held=held)
+    (first + second).backward()
+    del held
+    assert gone() is None

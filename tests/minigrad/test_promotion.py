@@ -71,7 +71,7 @@ FLOAT32 = np.ones(3, np.float32)
 @pytest.mark.parametrize(
     "other",
     [2, 2.0, True, np.float64(2), np.float32(2), np.int64(2), np.bool_(True), np.sqrt(64), 1 / np.sqrt(64),
-     np.arange(1, 4), np.array(2.0), Tensor(np.array(2.0)), Tensor([1, 2, 3])],
+     Tensor(np.arange(1, 4)), Tensor(np.array(2.0)), Tensor([1, 2, 3])],
     ids=repr,
 )  # fmt: skip
 def test_float32_stays_float32_beside_anything_but_float64_arrays(other):
@@ -85,6 +85,16 @@ def test_float32_stays_float32_beside_anything_but_float64_arrays(other):
     for y in (x * other, other / x, x**other):
         (gradient,) = mg.grad(y.sum(), x)
         assert gradient.dtype == np.float32
+
+
+def test_a_scalar_of_numpys_widens_nothing_but_counts_by_its_kind():
+    integers, halves = Tensor([1, 2]), Tensor([1.0, 2.0], dtype=np.float16)
+    two = np.float64(2)
+    for y in (integers * two, two * integers, integers / two, mg.maximum(integers, two)):
+        assert y.dtype == np.float32
+    assert (integers * np.int32(2)).dtype == np.int64
+    assert (halves * np.float64(2)).dtype == (halves + np.int64(2)).dtype == np.float16
+    assert (Tensor([True]) * np.int32(2)).dtype == np.int64
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -10,7 +10,7 @@ import pytest
 
 import minigrad as mg
 from nn import init
-from tests.minigrad.fake_cupy import installed
+from tests.cupy_standin import installed
 
 
 def drawn():

@@ -92,7 +92,7 @@ OPERATORS = [
     any_shape("__rtruediv__", lambda _, x: 2 / x, values=nonzero),
     any_shape("__rpow__", lambda _, x: 2**x),
     Case("__matmul__", lambda _, x, y: x @ y, st.just(((2, 3), (3, 4)))),
-    of((2, 3), "__rmatmul__", lambda _, x: x.__rmatmul__(x.T * 1.0)),
+    of((2, 3), "__rmatmul__", lambda _, x: x.__rmatmul__(x.T)),
     any_shape("__neg__", lambda _, x: -x),
     any_shape("__pos__", lambda _, x: +x),
     any_shape("__abs__", lambda _, x: abs(x), values=nonzero),
@@ -342,6 +342,8 @@ def test_casts_to_lower_precision_are_pytorchs():
         (lambda x: x.size(-3), IndexError, "dimension -3 of a tensor with 2 dimensions"),
         (lambda x: x.flatten(0, 2), IndexError, "dimension 2 of a tensor with 2 dimensions"),
         (lambda x: x.sum(dim=2), IndexError, "sum: axis 2 is out of bounds"),
+        (lambda x: x.var(5), IndexError, r"var: axis 5 is out of bounds for the shape \(3, 4\)"),
+        (lambda x: x.std((0, -3)), IndexError, "std: axis -3 is out of bounds"),
         (lambda x: x.softmax(5), IndexError, "softmax: axis 5 is out of bounds"),
         (lambda x: x.repeat(2), ValueError, r"repeat: \(2,\) of a tensor of shape \(3, 4\); give each dimension"),
         (lambda x: x.repeat(2, -1), ValueError, r"repeat: \(2, -1\) of a tensor"),
@@ -448,6 +450,14 @@ def test_the_only_dimension_of_a_0_d_tensor_is_pytorchs(call):
                 value.sum().backward()
             wanted.sum().backward()
             assert_close(x.grad, other.grad, 1e-6)
+
+
+def test_round_of_float16_leaves_its_range_on_no_way():
+    x = Tensor([70.0, 123.4], dtype="float16", requires_grad=True)
+    y = x.round(decimals=3)  # 1000 x is beyond float16
+    y.sum().backward()
+    assert (y.dtype, y.tolist(), x.grad.tolist()) == (np.float16, [70, 123.375], [0, 0])
+    assert Tensor([60000.0, 1234.0], dtype="float16").round(decimals=-3).tolist() == [60000, 1000]
 
 
 def test_the_dtype_that_is_asked_for_is_the_results():

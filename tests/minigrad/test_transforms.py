@@ -165,6 +165,22 @@ def test_inputs_may_be_arrays_constants_or_the_same_tensor_twice():
     assert [g.tolist() for g in mg.vjp(lambda x, y: (x * x * y).sum(), (x, x))[1]] == [[2, 8], [1, 4]]
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_the_same_tensor_in_two_places_is_two_inputs(create_graph):
+    x, v = leaf(3.0), (np.array(1.0), np.array(10.0))
+
+    def f(x, y):
+        return x * x * y  # derivatives 2xy = 18 and x² = 9; second ones 2y = 6, 2x = 6 and 0
+
+    found = [transform(f, (x, x), create_graph=create_graph) for transform in (mg.vjp, mg.jacobian, mg.hessian)]
+    (_, by_vjp), by_jacobian, by_hessian = found
+    assert [[g.item() for g in gradients] for gradients in (by_vjp, by_jacobian)] == [[18, 9], [18, 9]]
+    assert [[h.item() for h in row] for row in by_hessian] == [[6, 6], [6, 0]]
+    assert mg.jvp(f, (x, x), v, create_graph=create_graph)[1].item() == 108
+    for transform in (mg.hvp, mg.vhp):
+        assert [h.item() for h in transform(f, (x, x), v, create_graph=create_graph)[1]] == [66, 6]
+
+
 def test_no_leaf_is_touched():
     x, weight = leaf([1.0, 2.0]), leaf([3.0, 4.0])
     constant = Tensor([1.0, 2.0], dtype=np.float64)
@@ -262,7 +278,7 @@ def test_the_jacobian_and_hessian_of_an_attention_head_are_pytorchs(room, is_cau
     )
     with attention_room(room):
         found = mg.jacobian(lambda *xs: our_head(*xs, is_causal), tuple(HEAD))
-        found_hessian = mg.hessian(lambda *xs: (our_head(*xs, is_causal) * PROBE).sum(), tuple(HEAD))
+        found_hessian = mg.hessian(lambda *xs: (our_head(*xs, is_causal) * mg.Tensor(PROBE)).sum(), tuple(HEAD))
     for place, (ours, wanted) in enumerate(zip(found, expected, strict=True)):
         assert ours.shape == (4, 2, *HEAD[place].shape)
         assert_close(ours, wanted, 1e-10, f"the Jacobian by input {place}")
@@ -332,7 +348,7 @@ def test_the_product_is_what_two_walks_give(transformer):
     parameters = tuple(transformer.parameters())
     v = tuple(np.random.default_rng(1).standard_normal(p.shape) for p in parameters)
     slopes = mg.grad(loss_of(transformer), parameters, create_graph=True)
-    along = sum((slope * direction).sum() for slope, direction in zip(slopes, v, strict=True))
+    along = sum((slope * Tensor(direction)).sum() for slope, direction in zip(slopes, v, strict=True))
     expected = mg.grad(along, parameters, allow_unused=True)
     for name, found, wanted in zip(names, mg.vhp(loss, parameters, v)[1], expected, strict=True):
         assert_close(found, np.zeros(found.shape) if wanted is None else wanted, 1e-12, name)

@@ -7,7 +7,7 @@ import pytest
 
 import minigrad as mg
 from minigrad import ops
-from minigrad.operation import Watcher, is_watched, watching
+from minigrad.watchers import Watcher, is_watched, watching
 from tests.support import leaf
 
 

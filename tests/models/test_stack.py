@@ -114,7 +114,7 @@ def test_a_torch_transformer_loads_as_it_is_and_gives_its_numbers(norm_first, fi
 
     our_inputs = [mg.Tensor(x, requires_grad=True) for x in (source, target)]
     output = ours(*our_inputs, **our_masks(source_kept, target_kept))
-    loss = F.cross_entropy((output @ projection).reshape(-1, V), classes.reshape(-1))
+    loss = F.cross_entropy((output @ mg.Tensor(projection)).reshape(-1, V), mg.Tensor(classes.reshape(-1)))
     loss.backward()
     output_again, weights = ours(*our_inputs, **our_masks(source_kept, target_kept), need_weights=True)
 
@@ -142,7 +142,7 @@ def test_without_masks_everything_is_attended_to_as_in_torch():
     theirs = torch_transformer(False, True, "relu", "float64")
     ours = ours_from(theirs, False, True, "relu", "float64")
     source, target, *_ = inputs("float64")
-    assert_close(ours(source, target), theirs(torch.tensor(source), torch.tensor(target)), 1e-10)
+    assert_close(ours(*map(mg.Tensor, (source, target))), theirs(torch.tensor(source), torch.tensor(target)), 1e-10)
 
 
 def test_masks_of_one_query_or_head_reach_attention():
@@ -153,7 +153,7 @@ def test_masks_of_one_query_or_head_reach_attention():
     source, target, *_ = inputs("float32")
     shapes = {"source_mask": (N_S, N_S), "target_mask": (N_T, N_T), "memory_mask": (N_T, N_S)}
     masks = {name: mg.Tensor(rng.random((B, H, *shape)) < 0.7) for name, shape in shapes.items()}
-    _, weights = model(source, target, **masks, need_weights=True)
+    _, weights = model(*map(mg.Tensor, (source, target)), **masks, need_weights=True)
     places = ["encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.multihead_attn"]
     for path, mask in zip(places, masks.values(), strict=True):
         np.testing.assert_array_equal(weights[path].numpy() > 0, mask.numpy())
@@ -167,7 +167,7 @@ def test_a_state_made_with_the_length_first_loads_too(dtype):
     ours = ours_from(theirs, False, True, "relu", dtype)
     source, target, *_ = inputs(dtype)
     expected = theirs(torch.tensor(source).transpose(0, 1), torch.tensor(target).transpose(0, 1)).transpose(0, 1)
-    assert_close(ours(source, target), expected, TOLERANCE[dtype])
+    assert_close(ours(*map(mg.Tensor, (source, target))), expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -182,8 +182,10 @@ def test_layers_alone_have_torchs_parameters_and_numbers(norm_first):
     decoder = DecoderLayer(D, H, D_FF, 0.0, norm_first=norm_first).to("float64")
     encoder.load_state_dict(their_encoder.state_dict())
     decoder.load_state_dict(their_decoder.state_dict())
-    assert_close(encoder(source), their_encoder(torch.tensor(source)), 1e-10)
-    assert_close(decoder(target, source), their_decoder(torch.tensor(target), torch.tensor(source)), 1e-10)
+    assert_close(encoder(mg.Tensor(source)), their_encoder(torch.tensor(source)), 1e-10)
+    assert_close(
+        decoder(*map(mg.Tensor, (target, source))), their_decoder(torch.tensor(target), torch.tensor(source)), 1e-10
+    )
 
 
 def test_final_norms_are_off_for_post_norm_and_on_for_pre_norm_unless_chosen():
@@ -207,9 +209,9 @@ def test_encoder_and_decoder_take_layers_of_any_number_and_a_norm_on_request():
     source, target, *_ = inputs("float32")
     encoder = Encoder([EncoderLayer(D, H, D_FF) for _ in range(3)])
     decoder = Decoder([DecoderLayer(D, H, D_FF)], norm=nn.LayerNorm(D))
-    memory = encoder(source)
+    memory = encoder(mg.Tensor(source))
     assert memory.shape == (B, N_S, D)
-    assert decoder(target, memory).shape == (B, N_T, D)
+    assert decoder(mg.Tensor(target), memory).shape == (B, N_T, D)
     names = [name for name, _ in decoder.named_parameters()]
     assert "norm.weight" in names and "layers.0.multihead_attn.in_proj_weight" in names
     assert not any(name.startswith("norm.") for name, _ in encoder.named_parameters())
@@ -252,10 +254,12 @@ def test_dropout_reaches_every_sub_layer_in_training_only(norm_first):
     options = {"norm_first": norm_first, "final_norm": False}
     model = EncoderDecoder(D, H, 2, 2, D_FF, dropout=1.0, **options)
     expected = target if norm_first else F.layer_norm(mg.Tensor(target), (D,))
-    assert_close(model(source, target), expected, 1e-4)
+    assert_close(model(*map(mg.Tensor, (source, target))), expected, 1e-4)
     undropped = EncoderDecoder(D, H, 2, 2, D_FF, dropout=0.0, **options)
     undropped.load_state_dict(model.state_dict())
-    np.testing.assert_array_equal(model.eval()(source, target).numpy(), undropped(source, target).numpy())
+    np.testing.assert_array_equal(
+        model.eval()(*map(mg.Tensor, (source, target))).numpy(), undropped(*map(mg.Tensor, (source, target))).numpy()
+    )
 
 
 def test_bad_sizes_and_names_are_told():
@@ -264,6 +268,6 @@ def test_bad_sizes_and_names_are_told():
     with pytest.raises(ValueError, match="EncoderLayer: activation must be one of relu, gelu, got 'swish'"):
         EncoderDecoder(activation="swish")
     with pytest.raises(ValueError, match=r"query \(3, 7, 8\), key \(3, 7, 8\) and value \(3, 7, 8\) do not fit"):
-        EncoderDecoder(D, H)(np.zeros((B, N_S, 8), np.float32), np.zeros((B, N_T, D), np.float32))
+        EncoderDecoder(D, H)(mg.zeros(B, N_S, 8), mg.zeros(B, N_T, D))
     with pytest.raises(ValueError, match=r"query \(3, 5, 16\), key \(2, 7, 16\) and value \(2, 7, 16\) do not fit"):
-        EncoderDecoder(D, H)(np.zeros((2, N_S, D), np.float32), np.zeros((B, N_T, D), np.float32))
+        EncoderDecoder(D, H)(mg.zeros(2, N_S, D), mg.zeros(B, N_T, D))

@@ -10,7 +10,7 @@ import minigrad as mg
 import nn.functional as F
 from models import Transformer
 from nn.optim import Adam
-from tests.minigrad.fake_cupy import installed
+from tests.cupy_standin import installed
 from tests.models.gradients import assert_same_gradients
 from tests.support import assert_close, torch_or_skip
 
@@ -50,7 +50,7 @@ def batch(source_vocabulary=11, target_vocabulary=9):
 def loss_of(model, source, target, following, label_smoothing=0.1):
     logits = model(source, target)
     rows = logits.reshape(-1, logits.shape[-1])
-    return F.cross_entropy(rows, following.reshape(-1), ignore_index=PAD, label_smoothing=label_smoothing)
+    return F.cross_entropy(rows, mg.Tensor(following.reshape(-1)), ignore_index=PAD, label_smoothing=label_smoothing)
 
 
 # ---- beside PyTorch --------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_on_a_gpu_nothing_leaves_it_and_ids_are_taken_there(options):
         assert {tensor.device for tensor in (logits, *weights.values())} == {"cuda:0"}
         assert_close(logits.numpy(), expected, 1e-6)
         with pytest.raises(mg.DeviceError, match=r"cuda:0 and \(3, 7\) on cpu"):
-            model(mg.Tensor(source), target)
+            model(mg.Tensor(source, device="cpu"), target)
 
 
 # ---- what it refuses -------------------------------------------------------------------------------------------------

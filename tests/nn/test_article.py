@@ -179,4 +179,4 @@ def test_section_8_1_the_added_mask_with_its_cases_put_right():
     added = np.where(j <= i, 0, -np.inf)
     expected = F.softmax(q @ k.T / math.sqrt(8) + mg.Tensor(added.astype(np.float32)), dim=-1) @ v
     assert_close(F.scaled_dot_product_attention(q, k, v, is_causal=True), expected, 1e-6)
-    assert_close(F.scaled_dot_product_attention(q, k, v, added), expected, 1e-6)
+    assert_close(F.scaled_dot_product_attention(q, k, v, mg.Tensor(added)), expected, 1e-6)

@@ -34,7 +34,7 @@ def test_multi_head_attention_equals_pytorch(who, options, masked, dtype):
 
     inputs = {name: mg.Tensor(array, requires_grad=True) for name, array in arrays.items()}
     their_inputs = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
-    mask = KEEP[:, None, None, :] if masked else None
+    mask = mg.Tensor(KEEP[:, None, None, :]) if masked else None
     output, weights = ours(*[inputs[n] for n in names], mask=mask, is_causal=masked, need_weights=True)
     again = ours(*[inputs[n] for n in names], mask=mask, is_causal=masked)
     hidden = (

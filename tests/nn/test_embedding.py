@@ -171,5 +171,5 @@ def test_learned_positions_are_parameters():
 def test_gradients_of_many_float16_duplicates_are_added_up_in_float32():
     """In float16 2048 + 1 is 2048, which PyTorch answers."""
     weight = nn.Parameter(np.ones((2, 3), np.float16))
-    nn.functional.embedding(np.zeros(3000, np.int64), weight).sum().backward()
+    nn.functional.embedding(mg.zeros(3000, dtype=np.int64), weight).sum().backward()
     assert weight.grad.tolist() == [[3000] * 3, [0] * 3]

@@ -9,7 +9,7 @@ import minigrad as mg
 import nn
 import nn.functional as F
 from nn.common import dropout_mask
-from tests.minigrad.fake_cupy import installed
+from tests.cupy_standin import installed
 from tests.nn.comparison import TOLERANCE, assert_equals_pytorch, draw
 from tests.support import assert_close, torch_or_skip
 
@@ -163,7 +163,7 @@ def test_rms_norm_of_zeros_is_0_with_a_finite_gradient():
 
 def test_norms_keep_the_dtype_of_x_beside_wider_weights():
     x, weight = mg.ones(2, 3), mg.Tensor(np.full(3, 2.0), requires_grad=True)
-    for y in (F.rms_norm(x, 3, weight), F.layer_norm(x, 3, weight, np.zeros(3))):
+    for y in (F.rms_norm(x, 3, weight), F.layer_norm(x, 3, weight, mg.zeros(3, dtype=np.float64))):
         y.sum().backward()
         assert y.dtype == np.float32 and weight.grad.dtype == np.float64
 
@@ -319,7 +319,7 @@ def test_dropout_refuses_integers():
 
 def test_rows_of_equal_ids_add_up_in_the_gradient():
     weight = mg.Tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
-    y = F.embedding(np.array([1, 1, 0]), weight)
+    y = F.embedding(mg.Tensor([1, 1, 0]), weight)
     assert y.tolist() == [[3, 4], [3, 4], [1, 2]]
     (y * mg.Tensor([[1.0], [10.0], [100.0]])).sum().backward()
     assert weight.grad.tolist() == [[100, 100], [11, 11], [0, 0]]
@@ -345,7 +345,7 @@ def test_nan_at_padding_does_not_reach_the_gradient():
 def test_embedding_equals_pytorch(shape, padding_idx, dtype):
     ids = np.random.default_rng(0).integers(0, 6, shape)
     assert_equals_pytorch(
-        lambda weight: F.embedding(ids, weight, padding_idx),
+        lambda weight: F.embedding(mg.Tensor(ids), weight, padding_idx),
         lambda torch, weight: torch.nn.functional.embedding(torch.tensor(ids), weight, padding_idx),
         draw((6, 4)),
         dtype,
@@ -353,7 +353,7 @@ def test_embedding_equals_pytorch(shape, padding_idx, dtype):
 
 
 def test_embedding_passes_gradcheck_and_its_gradient_does():
-    ids = np.array([[0, 1, 1], [3, 2, 0]])
+    ids = mg.Tensor([[0, 1, 1], [3, 2, 0]])
     (weight,) = draw((5, 3))
     assert mg.gradcheck(lambda w: F.embedding(ids, w), [weight], order=2)
     # a gradient that a padding row does not get is not the derivative, so only rows that are not padding are looked at
@@ -370,7 +370,7 @@ def test_the_gradients_gradient_passes_padding_over():
 @pytest.mark.parametrize("kind", [np.uint8, np.int32, np.int64])
 def test_embedding_takes_integers_of_any_kind(kind):
     weight = mg.Tensor([[1.0], [2.0]], requires_grad=True)
-    F.embedding(np.array([1, 0, 1], kind), weight).sum().backward()
+    F.embedding(mg.Tensor(np.array([1, 0, 1], kind)), weight).sum().backward()
     assert weight.grad.tolist() == [[1], [2]]
 
 
@@ -405,13 +405,7 @@ def test_everything_stays_on_its_device():
         loss.backward()
         assert {y.device, loss.device, x.grad.device, weight.grad.device} == {"cuda:0"}
         with pytest.raises(mg.DeviceError, match=r"fused_cross_entropy: .* \(3, 4\) on cuda:0 and \(3,\) on cpu"):
-            F.cross_entropy(x, [1, -100, 3])
-
-
-def test_gelu_of_large_float16_numbers_has_a_gradient():
-    x = mg.Tensor(np.array([300.0, -300.0], np.float16), requires_grad=True)
-    F.gelu(x, approximate="tanh").sum().backward()
-    assert x.grad.tolist() == [1, 0]
+            F.cross_entropy(x, np.array([1, -100, 3]))
 
 
 def test_numpy_scalars_as_options_do_not_widen():

@@ -8,7 +8,7 @@ import pytest
 import minigrad as mg
 from nn import init
 from nn.module import Parameter
-from tests.minigrad.fake_cupy import installed
+from tests.cupy_standin import installed
 from tests.support import torch_or_skip
 
 

@@ -30,7 +30,7 @@ def test_equals_pytorch(shape, bias):
     y, their_y = ours(x), theirs(their_x)
     weights = np.random.default_rng(1).standard_normal(y.shape, np.float32)
     assert_close(y, their_y, 1e-5)
-    (y * weights).sum().backward()
+    (y * mg.Tensor(weights)).sum().backward()
     (their_y * torch.tensor(weights)).sum().backward()
     assert_close(x.grad, their_x.grad, 1e-5)
     for parameter, theirs_parameter in zip(ours.parameters(), theirs.parameters(), strict=True):

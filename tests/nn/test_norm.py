@@ -49,7 +49,7 @@ def test_equals_pytorch(shape, kind, options):
     x, their_x = mg.Tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
     y, their_y = ours(x), theirs(their_x)
     assert_close(y, their_y, 1e-10)
-    (y * weights).sum().backward()
+    (y * mg.Tensor(weights)).sum().backward()
     (their_y * torch.tensor(weights)).sum().backward()
     assert_close(x.grad, their_x.grad, 1e-10)
     for parameter, their_parameter in zip(ours.parameters(), theirs.parameters(), strict=True):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+import minigrad as mg
 from training import checkpoint
 from training.checkpoint import CheckpointError
 from training.settings import Settings, SettingsError
@@ -24,6 +25,7 @@ SMALL = {
     "warmup": 5,
     "eval_size": 10,
     "test_size": 10,
+    "device": mg.get_default_device(),
 }
 
 
@@ -73,8 +75,81 @@ def test_resumed_is_undisturbed(tmp_path, optimizer, schedule):
         assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-def test_everything_stays_float32():
-    trainer = small_trainer()
+# ---- mixed precision -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init_scale", [2.0**16, 2.0**21], ids=["good steps", "overflows on the way"])
+def test_with_mixed_precision_resumed_is_undisturbed_too(tmp_path, init_scale):
+    """With the larger scale the gradients leave float16 in some steps before and behind the checkpoint."""
+    undisturbed, stopped = small_trainer(amp=True), small_trainer(amp=True)
+    path = tmp_path / "checkpoint.npz"
+    with np.errstate(all="ignore"):
+        for trainer in (undisturbed, stopped):
+            trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": init_scale, "growth_interval": 3})
+        for _ in range(12):
+            undisturbed.train_step()
+        for _ in range(5):
+            stopped.train_step()
+        checkpoint.save(path, stopped.state_dict())
+        resumed = Trainer.from_state_dict(checkpoint.load(path), path)
+        for _ in range(7):
+            resumed.train_step()
+    assert resumed.settings.amp and resumed.losses == undisturbed.losses
+    assert resumed.scaler.state_dict() == undisturbed.scaler.state_dict() != stopped.scaler.state_dict()
+    assert all(state["step"] >= 5 for state in resumed.optimizer.state.values())
+    ours, theirs = (arrays_of(trainer.state_dict()) for trainer in (resumed, undisturbed))
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def test_steps_whose_gradients_leave_float16_are_left_out():
+    trainer = small_trainer(amp=True, optimizer="sgd", schedule="constant")
+    trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": 2.0**24})
+    before = arrays_of(trainer.model.state_dict())
+    with np.errstate(all="ignore"):
+        trainer.train_step()
+    assert trainer.step == 1 and trainer.optimizer.state == {} and trainer.scaler.get_scale() == 2.0**23
+    for a, b in zip(before, arrays_of(trainer.model.state_dict()), strict=True):
+        np.testing.assert_array_equal(a, b)
+    with np.errstate(all="ignore"):
+        for _ in range(19):
+            trainer.train_step()
+    assert trainer.optimizer.state and 2.0**10 < trainer.scaler.get_scale() < 2.0**23
+    trainer.check_finite()
+
+
+def test_gradients_that_are_no_numbers_at_any_scale_stop_the_training():
+    trainer = small_trainer(amp=True)
+    trainer.parameters[0].register_hook(lambda g: g * math.nan)
+    with np.errstate(all="ignore"), pytest.raises(TrainingError, match="the gradient is nan at step 17; train anew"):
+        for _ in range(20):
+            trainer.train_step()
+    assert trainer.scaler.get_scale() == 1 and trainer.optimizer.state == {}
+
+
+def test_mixed_precision_learns_as_float32_does():
+    losses = []
+    for amp in (False, True):
+        trainer = small_trainer(amp=amp, d_model=32, batch_size=32, steps=120, dropout=0.0, warmup=20)
+        with np.errstate(all="ignore"):
+            for _ in range(120):
+                trainer.train_step()
+        losses.append((trainer.losses[0], np.mean(trainer.losses[-10:])))
+    (first, last), (first_of_amp, last_of_amp) = losses
+    assert first_of_amp != first and first_of_amp == pytest.approx(first, rel=1e-3)
+    assert last_of_amp == pytest.approx(last, rel=0.1) and last_of_amp < 0.8 * first
+
+
+def test_a_checkpoint_without_a_scaler_of_a_run_with_one():
+    tree = small_trainer(amp=True).state_dict()
+    tree["scaler"] = {}
+    with pytest.raises(CheckpointError, match=r"some\.npz doesn't fit this program \(.*a scaler's state is scale"):
+        Trainer.from_state_dict(tree, "some.npz")
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_everything_stays_float32(amp):
+    trainer = small_trainer(amp=amp)
     trainer.train_step()
     floats = [array for array in arrays_of(trainer.state_dict()) if array.dtype.kind == "f"]
     assert {array.dtype for array in floats} == {np.dtype(np.float32)}

@@ -244,3 +244,33 @@ def test_a_module_called_twice_is_two_nodes():
     collapsed = mg.graph(y, {"w": layer.weight, "b": layer.bias}).collapse(1)
     assert sum(n.kind == "module" for n in collapsed.nodes) == 3
     assert {"w", "b"} <= {n.name for n in collapsed.nodes}
+
+
+def test_a_value_that_one_module_takes_at_two_places_goes_into_it_by_one_edge():
+    class Twice(nn.Module):
+        def forward(self, x):
+            return x.exp() * x + x
+
+    with mg.tracing():
+        y = Twice()(leaf([1.0, 2.0], np.float32).sin()) * 2
+    graph = mg.graph(y)
+    assert sum(graph.nodes[edge.source].name == "sin" for edge in graph.edges) == 3
+    collapsed = graph.collapse(0)
+    assert [node.name for node in collapsed.nodes if node.kind != "leaf"] == ["sin", "Twice", "multiply"]
+    (sine,) = [node.id for node in collapsed.nodes if node.name == "sin"]
+    assert [edge.place for edge in collapsed.edges if edge.source == sine] == [0]
+    x = leaf([1.0])
+    assert [edge.place for edge in mg.graph(x * x).collapse(0).edges] == [0, 1]  # into an operation by one each
+
+
+def test_a_checkpoint_is_named_after_its_function():
+    def layer(x):
+        return x * 2
+
+    class Doubling:
+        __call__ = staticmethod(layer)
+
+    x = leaf([1.0])
+    nodes = [mg.graph(mg.checkpoint(fn, x)).to_dict()["nodes"][-1] for fn in (layer, Doubling())]
+    assert nodes[0]["options"]["segment"].endswith(".<locals>.layer")
+    assert nodes[1]["options"] == {"segment": "segment of Doubling"}

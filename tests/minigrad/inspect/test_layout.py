@@ -63,14 +63,14 @@ def check(graph: Graph) -> None:
 
 def check_route(graph, found, edge, route, boxes) -> None:
     source, target = found.nodes[edge.source], found.nodes[edge.target]
-    (x, top, _), (end_x, _, end) = route[0], route[-1]
-    assert (x, top) == pytest.approx((source.x + source.width / 2, source.y + source.height))
-    assert end == pytest.approx(target.y)
-    assert target.x < end_x < target.x + target.width
-    heights = [y for _, upper, lower in route for y in (upper, lower)]
+    first, last = route[0], route[-1]
+    assert (first.x, first.top) == pytest.approx((source.x + source.width / 2, source.y + source.height))
+    assert last.bottom == pytest.approx(target.y)
+    assert target.x < last.x < target.x + target.width
+    heights = [y for piece in route for y in (piece.top, piece.bottom)]
     assert heights == sorted(heights)  # downwards only
-    pieces = [Rectangle(x, upper, 0.0, lower - upper) for x, upper, lower in route]
-    bends = [Rectangle(min(a[0], b[0]), a[2], abs(a[0] - b[0]), b[1] - a[2]) for a, b in itertools.pairwise(route)]
+    pieces = [Rectangle(piece.x, piece.top, 0.0, piece.bottom - piece.top) for piece in route]
+    bends = [Rectangle(min(a.x, b.x), a.bottom, abs(a.x - b.x), b.top - a.bottom) for a, b in itertools.pairwise(route)]
     assert [bend.height for bend in bends] == pytest.approx([ROW_GAP] * len(bends))  # between two rows
     for part in (*pieces, *bends):
         part = Rectangle(part.x - 3 * ROUNDING, part.y, part.width + 6 * ROUNDING, part.height)
@@ -108,8 +108,8 @@ def test_inputs_meet_their_operation_side_by_side_in_their_order():
     x, y = leaf([1.0]), leaf([2.0])
     graph = mg.graph(x - y)
     first, second = places_of(graph).routes
-    assert first[-1][0] < second[-1][0]
-    assert first[0][0] < second[0][0]  # and so do not cross
+    assert first[-1].x < second[-1].x
+    assert first[0].x < second[0].x  # and so do not cross
 
 
 def test_a_tensor_is_close_above_its_use():

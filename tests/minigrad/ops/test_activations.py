@@ -87,6 +87,17 @@ def test_gelu_in_both_forms():
         ops.gelu(Tensor(1.0), approximate="erf")
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_large_float16_numbers_has_a_gradient(approximate):
+    x = leaf([300.0, -300.0], np.float16)
+    y = ops.gelu(x, approximate=approximate)
+    (slope,) = grad(y.sum(), x, create_graph=True)
+    assert (y.dtype, slope.dtype) == (np.float16, np.float16)
+    assert (y.tolist(), slope.tolist()) == ([300, 0], [1, 0])
+    (curvature,) = grad(slope.sum(), x)
+    assert curvature.tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("name", ["leaky_relu", "elu", "softplus", "silu"])
 def test_corners_are_pytorchs_without_overflow(name):
     torch = torch_or_skip()

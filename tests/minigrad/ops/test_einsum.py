@@ -148,6 +148,7 @@ def test_third_derivatives():
         assert_close(y, factor * x.numpy() ** power, 1e-12)
 
 
+@pytest.mark.cpu_only(reason="NumPy's arrays stand beside tensors, and devices do not mix")
 def test_operands_may_be_a_list_arrays_or_of_several_dtypes():
     x, y = np.ones((2, 3), np.float32), np.arange(3)
     assert mg.einsum("ij,j->i", [Tensor(x), Tensor(y)]).tolist() == [3, 3]
@@ -157,6 +158,7 @@ def test_operands_may_be_a_list_arrays_or_of_several_dtypes():
     assert mg.einsum("ij->i", Tensor(x, dtype=np.float16)).dtype == np.float16
 
 
+@pytest.mark.cpu_only(reason="NumPy's arrays stand beside tensors, and devices do not mix")
 def test_an_array_that_is_changed_afterwards_does_not_change_the_gradient():
     x, y = leaf([1.0, 2.0]), np.array([3.0, 4.0])
     z = mg.einsum("i,i->", x, y)

@@ -5,6 +5,7 @@ import pytest
 
 import minigrad as mg
 from minigrad import op, ops
+from tests.minigrad.ops import factory
 from tests.minigrad.ops.factory import CHECKS, binary, run_check, unary
 from tests.support import torch_or_skip
 
@@ -78,7 +79,7 @@ def test_what_is_right_passes(check):
         ("torch", widening, "the dtype is float64, expected torch.float32"),
         ("torch", wrong_slope, "the gradient of operand 0: off by"),
         ("torch", lambda x: right(x).detach(), "the gradient: required here or there, not in both"),
-        ("device", of_numpy_alone, "the value is on cpu, its operands on cuda:0"),
+        ("device", of_numpy_alone, "Implicit conversion to a NumPy array is not allowed"),
     ],
 )
 def test_a_fault_is_seen(check, call, text):
@@ -121,6 +122,20 @@ def test_what_is_wrongly_taken_or_refused_is_seen(call, error, text):
     torch_or_skip()
     with pytest.raises(error, match=text):
         run_check(total(call), "refusals")
+
+
+def test_booleans_and_integers_are_taken_where_the_page_says_so_and_nowhere_else(monkeypatch):
+    """PyTorch has no difference of booleans, and no absolute value of one."""
+    torch_or_skip()
+    taking = binary("subtract", lambda _, x, y: ops.add(x, ops.multiply(y, -1)), torch=lambda t, x, y: x - y)
+    refusing = unary("abs", lambda _, x: ops.negative(x), torch=lambda t, x: abs(x) if x.dtype == t.bool else -x)
+    with pytest.raises(AssertionError, match=r"None, where PyTorch raises RuntimeError.*bool"):
+        run_check(taking, "refusals")
+    with pytest.raises(TypeError, match="negative"):
+        run_check(refusing, "refusals")
+    monkeypatch.setattr(factory, "taken_more_widely", lambda kind: {"subtract"} if kind == "booleans" else set())
+    run_check(taking, "refusals")
+    run_check(refusing, "refusals")
 
 
 def test_refusals_are_counted():

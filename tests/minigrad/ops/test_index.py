@@ -342,4 +342,4 @@ def test_gradients_of_many_float16_duplicates_are_added_up_in_float32(take):
 
 def test_many_float16_duplicates_are_scattered_in_float32():
     ones = mg.ones(3000, dtype="float16")
-    assert mg.zeros(2, dtype="float16").scatter_add(0, np.zeros(3000, np.int64), ones).tolist() == [3000, 0]
+    assert mg.zeros(2, dtype="float16").scatter_add(0, mg.zeros(3000, dtype=np.int64), ones).tolist() == [3000, 0]

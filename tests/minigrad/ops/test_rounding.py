@@ -30,6 +30,9 @@ CASES = [
     unary("floor"),
     unary("ceil"),
     unary("rint", torch=lambda t, x: t.round(x)),
+    unary("round"),
+    unary("round", lambda lib, x: lib.round(x, decimals=1), values=lambda rng, shape: integers(rng, shape) / 10 + 0.03),
+    unary("round", lambda lib, x: lib.round(x, decimals=-1), values=lambda rng, shape: integers(rng, shape) * 10.0 + 3),
     Case(
         "clip",
         lambda lib, x, low, high: lib.clip(x, low, high),

@@ -113,6 +113,7 @@ def test_joining_takes_a_list_and_not_an_empty_one(join):
         join([])
 
 
+@pytest.mark.cpu_only(reason="NumPy's arrays stand beside tensors, and devices do not mix")
 def test_joining_takes_arrays_beside_tensors_and_promotes():
     x = leaf([1.0, 2.0], np.float32)
     y = ops.concatenate([np.array([1, 2]), x])

@@ -49,7 +49,7 @@ BOTH = pytest.mark.parametrize(
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_fused_equals_its_plain_composition(fused, plain, axis):
     rng = np.random.default_rng(0)
-    x, weights = leaf(rng.standard_normal((3, 4, 2))), rng.standard_normal((3, 4, 2))
+    x, weights = leaf(rng.standard_normal((3, 4, 2))), Tensor(rng.standard_normal((3, 4, 2)))
     for one, other in zip(
         _with_derivatives(fused, x, axis, weights), _with_derivatives(plain, x, axis, weights), strict=True
     ):
@@ -60,7 +60,7 @@ def _with_derivatives(function, x, axis, weights):
     """The value, and the first and second derivatives of a random combination of it."""
     value = function(x, axis=axis)
     (first,) = grad((value * weights).sum(), x, create_graph=True)
-    (second,) = grad((first * weights[::-1].copy()).sum(), x)
+    (second,) = grad((first * weights[::-1]).sum(), x)
     return value, first, second
 
 
@@ -110,7 +110,7 @@ def test_softmax_leaves_its_input_as_it_was():
     upstream = np.ones((2, 3))
     for fused in (ops.softmax, ops.log_softmax):
         fused(x, axis=-1).backward(upstream)
-        assert np.array_equal(x.data, values)
+        assert np.array_equal(x.numpy(), values)
         assert np.array_equal(upstream, np.ones((2, 3)))
 
 

@@ -8,7 +8,7 @@ import pytest
 import minigrad as mg
 from nn.module import Parameter
 from nn.optim import clip_grad_norm_
-from tests.minigrad.fake_cupy import installed
+from tests.cupy_standin import installed
 from tests.support import assert_close, torch_or_skip
 
 

@@ -1,0 +1,1 @@
+"""Programs that measure; each says how to run it."""

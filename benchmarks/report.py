@@ -1,0 +1,76 @@
+"""A table of results, in which every row says pass, fail or skipped; written to a file while it grows."""
+
+from __future__ import annotations
+
+import textwrap
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.measuring import Deadline
+
+NAME, CELL = 52, 13  # widths of columns
+
+
+class Row(NamedTuple):
+    """A result: whether it is as it should be, its numbers, and what else there is to say.
+
+    part: what of the thing that was tried, if there are several rows of it.
+    """
+
+    passed: bool
+    cells: Sequence[str]
+    note: str = ""
+    part: str = ""
+
+
+class Report:
+    """Rows go to the screen and to a file at once, so that a program that is stopped leaves what it has found."""
+
+    def __init__(self, path: Path, deadline: Deadline) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w", encoding="utf-8")
+        self._deadline = deadline
+        self.verdicts: Counter[str] = Counter()
+
+    def line(self, text: str = "") -> None:
+        for file in (None, self._file):
+            print(text.rstrip(), file=file, flush=True)
+
+    def section(self, title: str, columns: Sequence[str]) -> None:
+        self.line(f"\n{title}\n")
+        self._row("", "", columns, "")
+
+    def add(self, name: str, work: Callable[..., Sequence[Row]], *arguments: Any) -> None:
+        """The rows that `work(*arguments)` finds; if it fails, or no time is left for it, one row that says so."""
+        if self._deadline.passed:
+            return self._judge("skipped", name, (), "no time left")
+        try:
+            rows = work(*arguments)
+        except Exception as error:  # whatever it is, the other rows are wanted
+            traceback.print_exc()
+            return self._judge("fail", name, (), textwrap.shorten(f"{type(error).__name__}: {error}", 160))
+        for row in rows:
+            self._judge("pass" if row.passed else "fail", f"{name} {row.part}", row.cells, row.note)
+        return None
+
+    def close(self) -> int:
+        """The last line. Returns the exit status: 1 if a row failed or none passed."""
+        counts = ", ".join(f"{self.verdicts[verdict]} {verdict}" for verdict in ("pass", "fail", "skipped"))
+        self.line(f"\n{sum(self.verdicts.values())} rows: {counts}; {self._deadline.elapsed:.0f} s")
+        self._file.close()
+        return int(self.verdicts["fail"] > 0 or not self.verdicts["pass"])
+
+    def _judge(self, verdict: str, name: str, cells: Sequence[str], note: str) -> None:
+        self.verdicts[verdict] += 1
+        self._row(verdict, name, cells, note)
+
+    def _row(self, verdict: str, name: str, cells: Sequence[str], note: str) -> None:
+        self.line(f"{verdict:8}{name:{NAME}}" + "".join(f"{cell:>{CELL}}" for cell in cells) + f"  {note}")
+
+
+def mebibytes(size: int | str | None) -> str:
+    """A size in bytes as it is printed; a word stays, and None is a dash."""
+    return "-" if size is None else size if isinstance(size, str) else f"{size / 2**20:,.1f} MiB"

@@ -1,0 +1,476 @@
+// Exact attention of fp16 or bf16 tensors on tensor cores (sm_80 and later), forward and backward; all sums are fp32.
+// Options, shapes, masks and dropout: attention.cuh; the instructions: ptx.cuh. Both come before this text.
+// Tile sizes: kernels/tiles.py.
+//
+// Three kernels have one shape: a block OWNS rows of one side and STREAMS tiles of the other through shared memory.
+//
+//     attention_forward   owns queries, streams K, V     S = Q K^T,  P = softmax(S),  O += P V         (online softmax)
+//     attention_dq        owns queries, streams K, V     S,  dP = dO V^T,  dS = P (dP - delta),  dQ += dS K
+//     attention_dkdv      owns keys, streams Q, dO       S^T = K Q^T,  dV += P^T dO,  dP^T,  dK += dS^T Q
+//
+// A tile of S is born in registers as a sum of products, and its numbers lie there just as the left operand of the next
+// product wants them: so P and dS, rounded to 16 bits, never pass through shared memory. That is why attention_dkdv
+// works on S^T. Backward computes P = exp(S - lse) again (Dao 2023, "FlashAttention-2", algorithms 1 and 2). Nothing is
+// added atomically: the same call gives the same bits.
+
+// ---- options --------------------------------------------------------------------------------------------------------
+#ifndef USE_BF16
+#define USE_BF16 0
+#endif
+#ifndef HEAD_DIM
+#define HEAD_DIM 64  // d is at most this: 16, 32, 64, 128 or 256
+#endif
+#ifndef BACKWARD
+#define BACKWARD 0  // which kernels are compiled: their tiles have different sizes
+#endif
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef ROW_TILES
+#define ROW_TILES 1  // a warp owns so many times 16 rows
+#endif
+#ifndef STREAM
+#define STREAM 64  // rows of a streamed tile: a multiple of 16
+#endif
+#ifndef IN_REGISTERS
+#define IN_REGISTERS 1  // keep the owned rows there; else they are read from shared memory for every streamed tile
+#endif
+#ifndef PARTS
+#define PARTS 1  // 2: dK and dV are made by a block each, as the sums of both have no room in one's registers
+#endif
+#define THREADS (WARPS * 32)
+// Without the 1 the compiler spills registers to make room for more blocks at a time.
+#define BOUNDS __launch_bounds__(THREADS, 1)
+#define OWN (WARPS * ROW_TILES * 16)
+#define COLUMN_TILES (STREAM / 8)
+#define CHUNKS (HEAD_DIM / 8)  // of 16 bytes, in a row
+#define STEPS (HEAD_DIM / 16)  // of a product that sums over d
+#define OWN_TILE (OWN * HEAD_DIM)
+#define STREAM_TILE (STREAM * HEAD_DIM)
+
+// ---- what a lane holds ----------------------------------------------------------------------------------------------
+typedef unsigned short h16;  // the bits of a number
+// Tiles of 16 x 8 numbers, of which a lane holds two rows x two columns: element e is in the row e / 2, column e % 2.
+typedef float Scores[ROW_TILES][COLUMN_TILES][4];
+typedef float Sums[ROW_TILES][CHUNKS][4];  // the same of outputs, whose columns are d
+typedef float PerRow[ROW_TILES][2];
+typedef u32 Fragments[ROW_TILES][STEPS][4];  // rows of d numbers as left operands
+#define EACH_SCORE(m, n, e) EACH(m, ROW_TILES) EACH(n, COLUMN_TILES) EACH(e, 4)
+#define EACH_ROW(m, i) EACH(m, ROW_TILES) EACH(i, 2)
+
+INLINE int lane() { return threadIdx.x % 32; }
+INLINE int warp_row() { return threadIdx.x / 32 * (ROW_TILES * 16); }
+// The i-th of this lane's two rows in row tile m, within the rows that the block owns.
+INLINE int row_of(int m, int i) { return warp_row() + 16 * m + 8 * i + lane() / 4; }
+// The i-th of its two columns in column tile n.
+INLINE int column_of(int n, int i) { return 8 * n + 2 * (lane() % 4) + i; }
+
+// ---- tiles in shared memory -----------------------------------------------------------------------------------------
+// Chunk c of row r lies in the place c ^ (r % 8) of its row: 8 rows that ldmatrix reads at once then lie in 8 different
+// groups of banks. Rows shorter than 128 bytes share a line of all banks, and have fewer places.
+INLINE int place(int r, int c) {
+    constexpr int per_line = CHUNKS < 8 ? 8 / CHUNKS : 1, places = CHUNKS < 8 ? CHUNKS : 8;
+    return r * HEAD_DIM + 8 * (c ^ (r / per_line % places));
+}
+
+// The rows of one head. Rows from `end` on, and numbers from d = width on, count as zeros.
+struct Rows {
+    const h16* first;
+    long long stride;
+    int end, width;
+};
+INLINE Rows rows_at(const h16* x, const Strides& s, int batch, int head, int end, int width) {
+    return {rows_of(x, s, batch, head), s.row, end, width};
+}
+
+// Starts to copy x[row0 ...] to a tile. A thread copies the same chunk of every `step`-th row.
+template <int rows> INLINE void load_tile(h16* tile, const Rows& x, int row0) {
+    constexpr int step = THREADS / CHUNKS;
+    static_assert(THREADS % CHUNKS == 0 && (rows % step == 0 || step > rows), "HEAD_DIM or WARPS");
+    const int r = threadIdx.x / CHUNKS, c = threadIdx.x % CHUNKS;
+    if (step > rows && r >= rows) return;
+    const int bytes = max(0, min(16, 2 * (x.width - 8 * c))), left = x.end - row0 - r;
+    const h16* from = x.first + (row0 + r) * x.stride + 8 * c;
+    EACH(i, (rows + step - 1) / step) {
+        cp_async_16(tile + place(r + i * step, c), from, i * step < left ? bytes : 0);
+        from += step * x.stride;
+    }
+}
+INLINE void wait_for_owned() {
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+}
+
+// Calls work(tile of x, tile of y, first row, stage) for the tiles from row `begin` on; the next ones arrive meanwhile.
+// `beside(first row, stage)` stores what else belongs to a pair of tiles.
+template <class Beside, class Work>
+INLINE void stream(h16* buffers, const Rows& x, const Rows& y, int begin, int end, Beside beside, Work work) {
+    auto load = [&](int row0, int stage) {
+        h16* tiles = buffers + stage * (2 * STREAM_TILE);
+        load_tile<STREAM>(tiles, x, row0);
+        load_tile<STREAM>(tiles + STREAM_TILE, y, row0);
+        beside(row0, stage);
+    };
+    if (begin < end) load(begin, 0);
+    cp_async_commit();
+    int stage = 0;
+    for (int row0 = begin; row0 < end; row0 += STREAM) {
+        if (row0 + STREAM < end) load(row0 + STREAM, stage ^ 1);
+        cp_async_commit();   // an empty group at the end, so that waiting for all but one group is right there too
+        cp_async_wait<1>();  // this thread's part of the present tiles has arrived,
+        __syncthreads();     // and everyone's
+        const h16* tiles = buffers + stage * (2 * STREAM_TILE);
+        work(tiles, tiles + STREAM_TILE, row0, stage);
+        __syncthreads();  // everyone is done with the tiles that the next turn writes over
+        stage ^= 1;
+    }
+}
+
+// ---- operands -------------------------------------------------------------------------------------------------------
+// Of a tile, 16 rows from `row` on (a multiple of 16) and 16 numbers of d from 16 * step on. A lane's place for chunk
+// 2 * step + c differs from the one for chunk c by an exclusive or: so it is computed once for all rows and steps.
+// As a left operand:
+INLINE void load_left(u32 (&a)[4], const h16* tile, int row, int step) {
+    ldmatrix_x4(a, tile + row * HEAD_DIM + (place(lane() % 16, lane() / 16) ^ 16 * step));
+}
+// As two right operands, (b0, b1) and (b2, b3), whose columns are these rows, for a sum over d:
+INLINE void load_columns(u32 (&b)[4], const h16* tile, int row, int step) {
+    ldmatrix_x4(b, tile + row * HEAD_DIM + (place(lane() % 8 + lane() / 16 * 8, lane() / 8 % 2) ^ 16 * step));
+}
+// As two right operands whose rows are these rows, for a sum over them:
+INLINE void load_rows(u32 (&b)[4], const h16* tile, int row, int step) {
+    ldmatrix_x4_trans(b, tile + row * HEAD_DIM + (place(lane() % 16, lane() / 16) ^ 16 * step));
+}
+INLINE void load_owned(Fragments& own, const h16* tile) {
+#if IN_REGISTERS
+    EACH(m, ROW_TILES) EACH(k, STEPS) load_left(own[m][k], tile, warp_row() + 16 * m, k);
+#endif
+}
+
+// ---- the two products -----------------------------------------------------------------------------------------------
+// s = own rows @ tile^T
+INLINE void products(Scores& s, const Fragments& own, const h16* own_tile, const h16* tile) {
+    EACH_SCORE(m, n, e) s[m][n][e] = 0;
+    EACH(k, STEPS) {
+        u32 a[ROW_TILES][4];
+        EACH(m, ROW_TILES) {
+#if IN_REGISTERS
+            EACH(i, 4) a[m][i] = own[m][k][i];
+#else
+            load_left(a[m], own_tile, warp_row() + 16 * m, k);
+#endif
+        }
+        EACH(pair, COLUMN_TILES / 2) {
+            u32 b[4];
+            load_columns(b, tile, 16 * pair, k);
+            EACH(m, ROW_TILES) {
+                mma_16x8x16<USE_BF16>(s[m][2 * pair], a[m], b[0], b[1]);
+                mma_16x8x16<USE_BF16>(s[m][2 * pair + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+// sums += p @ tile. Two neighbouring tiles of p are, rounded, one left operand.
+INLINE void weighted_sum(Sums& sums, const Scores& p, const h16* tile) {
+    EACH(k, STREAM / 16) {
+        u32 a[ROW_TILES][4];
+        EACH(m, ROW_TILES) EACH(i, 4) {
+            const float* pair = &p[m][2 * k + i / 2][i % 2 * 2];
+            a[m][i] = pack16<USE_BF16>(pair[0], pair[1]);
+        }
+        EACH(pair, CHUNKS / 2) {
+            u32 b[4];
+            load_rows(b, tile, 16 * k, pair);
+            EACH(m, ROW_TILES) {
+                mma_16x8x16<USE_BF16>(sums[m][2 * pair], a[m], b[0], b[1]);
+                mma_16x8x16<USE_BF16>(sums[m][2 * pair + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+// x[row0 ...] = factor * sums, the rows that the block owns
+INLINE void store_rows(h16* x, long long stride, const Sums& sums, const PerRow& factor, int row0, int end, int width) {
+    EACH_ROW(m, i) {
+        const int row = row0 + row_of(m, i);
+        if (row < end)
+            EACH(n, CHUNKS) {
+                const int column = column_of(n, 0);
+                const float *pair = &sums[m][n][2 * i], f = factor[m][i];
+                const u32 bits = pack16<USE_BF16>(f * pair[0], f * pair[1]);
+                h16* to = x + row * stride + column;
+                if (width % 2 == 0) {  // then so is the stride, and pairs are aligned
+                    if (column < width) *(u32*)to = bits;
+                } else {
+                    if (column < width) to[0] = (h16)bits;
+                    if (column + 1 < width) to[1] = (h16)(bits >> 16);
+                }
+            }
+    }
+}
+
+// ---- scores and weights ---------------------------------------------------------------------------------------------
+// exp(S) = exp2(s * unit(a)): without a bias scores stay products, and the scale costs nothing. (It is positive then.)
+INLINE float unit(const Attention& a) { return BIAS == NO_BIAS ? a.scale * LOG2E : LOG2E; }
+
+// exp(S - base), where S = s * unit / LOG2E, is one FMA and one power of 2 if base is scaled beforehand. A float bias
+// may make scores of a whole row as large as -1e9, where the rounding of that product alone is worth factors of 2^64:
+// then the difference is taken first.
+INLINE float scaled_base(float base, float unit) { return BIAS == FLOAT_BIAS ? base : base * unit; }
+INLINE float weight(float s, float scaled_base, float unit) {
+    return exp2_fast(BIAS == FLOAT_BIAS ? (s - scaled_base) * unit : s * unit - scaled_base);
+}
+
+// Products become scores: hidden ones -infinity; with a bias they are scaled and it is added. Rows are queries; if
+// transposed, keys.
+template <bool transposed>
+INLINE void finish_scores(Scores& s, const Attention& a, const Head& h, int row0, int column0) {
+    const int query0 = transposed ? column0 : row0, key0 = transposed ? row0 : column0;
+    const int last_key = key0 + (transposed ? OWN : STREAM) - 1;
+    if (BIAS == NO_BIAS && visible(a, h, query0, last_key)) return;  // then all are
+    EACH_SCORE(m, n, e) {
+        const int row = row_of(m, e / 2), column = column_of(n, e % 2);
+        const int query = query0 + (transposed ? column : row), key = key0 + (transposed ? row : column);
+        if (BIAS != NO_BIAS)
+            s[m][n][e] = score(a, h, query, key, s[m][n][e]);
+        else if (!visible(a, h, query, key))
+            s[m][n][e] = MINUS_INFINITY;
+    }
+}
+
+// Weights that dropout takes become negative. Rows are queries; if transposed, keys.
+template <bool transposed>
+INLINE void mark_dropped(Scores& p, const Attention& a, const Head& h, int row0, int column0) {
+#if DROPOUT
+    EACH(m, ROW_TILES) EACH(pair, COLUMN_TILES / 2) EACH(e, 2) {
+        const int row = row0 + row_of(m, 0), column = column0 + column_of(2 * pair, e);
+        bool kept[2][2];
+        if (transposed) draw_kept(kept, a, h, column, row);
+        else draw_kept(kept, a, h, row, column);
+        EACH(i, 2) EACH(j, 2) {
+            float& weight = p[m][2 * pair + j][2 * i + e];
+            if (!(transposed ? kept[j][i] : kept[i][j])) weight = -weight;
+        }
+    }
+#endif
+}
+
+INLINE float row_sum(float x) {  // over the 4 lanes that share a row
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+#if !BACKWARD
+// ---- forward --------------------------------------------------------------------------------------------------------
+INLINE float row_maximum(float x) {  // over the 4 lanes that share a row
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+// Scores become weights exp(S - m), with m the largest score of a row so far; what was summed with a smaller m shrinks.
+// Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", algorithm 3.
+INLINE void online_softmax(Scores& s, Sums& out, PerRow& largest, PerRow& total, float unit) {
+    EACH_ROW(m, i) {
+        float now = largest[m][i];
+        EACH(n, COLUMN_TILES) now = fmaxf(now, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
+        now = row_maximum(now);
+        const float base = now == MINUS_INFINITY ? 0 : scaled_base(now, unit);  // nothing seen yet: exp(-infinity) is 0
+        const float shrink = weight(largest[m][i], base, unit);
+        largest[m][i] = now;
+        total[m][i] *= shrink;
+        EACH(n, COLUMN_TILES) EACH(j, 2) {
+            float& p = s[m][n][2 * i + j];
+            p = weight(p, base, unit);
+            total[m][i] += p;
+        }
+        EACH(n, CHUNKS) EACH(j, 2) out[m][n][2 * i + j] *= shrink;
+    }
+}
+
+extern "C" __global__ void BOUNDS
+attention_forward(const h16* q, const h16* k, const h16* v, h16* o, float* lse, const BiasElement* bias,
+                  const int* key_lengths, const Attention a) {
+    DYNAMIC_SHARED(h16, shared);
+    h16 *own_q = shared, *buffers = own_q + OWN_TILE;
+    const int blocks = (a.queries + OWN - 1) / OWN;
+    const int row0 = (blocks - 1 - blockIdx.x % blocks) * OWN;  // causal: the rows with most keys first
+    const Head h = head_at(a, blockIdx.x / blocks, bias, key_lengths);
+    load_tile<OWN>(own_q, rows_at(q, a.q, h.batch, h.head, a.queries, a.width), row0);
+    wait_for_owned();
+    Fragments Q;
+    load_owned(Q, own_q);
+    Sums out = {};
+    PerRow largest, total;
+    EACH_ROW(m, i) largest[m][i] = MINUS_INFINITY, total[m][i] = 0;
+
+    stream(buffers, rows_at(k, a.k, h.batch, h.key_head, h.keys, a.width),
+           rows_at(v, a.v, h.batch, h.key_head, h.keys, a.width), 0, end_of_keys(a, h, row0 + OWN), [](int, int) {},
+           [&](const h16* K, const h16* V, int key0, int) {
+               Scores s;
+               products(s, Q, own_q, K);
+               finish_scores<false>(s, a, h, row0, key0);
+               online_softmax(s, out, largest, total, unit(a));
+               mark_dropped<false>(s, a, h, row0, key0);
+               EACH_SCORE(m, n, e) s[m][n][e] = remaining(s[m][n][e]);
+               weighted_sum(out, s, V);
+           });
+
+    PerRow factor;
+    EACH_ROW(m, i) {
+        const float sum = row_sum(total[m][i]);
+        const int query = row0 + row_of(m, i);
+        factor[m][i] = sum == 0 ? 0 : a.keep_scale / sum;  // nothing visible: the output is 0
+        if (lane() % 4 == 0 && query < a.queries)
+            lse[(long long)h.index * a.queries + query] =
+                sum == 0 ? MINUS_INFINITY : largest[m][i] * (BIAS == NO_BIAS ? a.scale : 1) + logf(sum);
+    }
+    store_rows(rows_of(o, a.o, h.batch, h.head), a.o.row, out, factor, row0, a.queries, a.width);
+}
+
+#else
+// ---- backward -------------------------------------------------------------------------------------------------------
+// delta_i = sum over d of O_id dO_id, which is sum over j of P_ij dP_ij: one warp for a row.
+extern "C" __global__ void __launch_bounds__(256)
+attention_delta(const h16* o, const h16* d_o, float* delta, const Attention a) {
+    const long long row = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (row >= (long long)a.batches * a.heads * a.queries) return;
+    const int query = row % a.queries, index = row / a.queries, batch = index / a.heads, head = index % a.heads;
+    o = rows_of(o, a.o, batch, head) + query * a.o.row;
+    d_o = rows_of(d_o, a.d_o, batch, head) + query * a.d_o.row;
+    float sum = 0;
+    for (int c = lane(); c < a.width; c += 32) sum += from16<USE_BF16>(o[c]) * from16<USE_BF16>(d_o[c]);
+    for (int m = 16; m; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+    if (lane() == 0) delta[row] = sum;
+}
+
+// Owns queries; dQ = scale dS K. With a float bias it finds share for the kernels after it: 1 / the sum of a row of
+// exp(S - lse). Rounding of lse moves that from 1, far where all scores of a row are large, as -1e9 is.
+extern "C" __global__ void BOUNDS
+attention_dq(const h16* q, const h16* k, const h16* v, const h16* d_o, const float* lse, const float* delta,
+             float* share, h16* d_q, const BiasElement* bias, const int* key_lengths, const Attention a) {
+    DYNAMIC_SHARED(h16, shared);
+    h16 *own_q = shared, *own_g = own_q + OWN_TILE, *buffers = own_g + OWN_TILE;
+    const int blocks = (a.queries + OWN - 1) / OWN;
+    const int row0 = (blocks - 1 - blockIdx.x % blocks) * OWN;
+    const Head h = head_at(a, blockIdx.x / blocks, bias, key_lengths);
+    load_tile<OWN>(own_q, rows_at(q, a.q, h.batch, h.head, a.queries, a.width), row0);
+    load_tile<OWN>(own_g, rows_at(d_o, a.d_o, h.batch, h.head, a.queries, a.width), row0);
+    wait_for_owned();
+    Fragments Q, G;
+    load_owned(Q, own_q);
+    load_owned(G, own_g);
+    Sums out = {};
+    const long long rows = (long long)h.index * a.queries;
+    PerRow base, row_delta, total = {};
+    EACH_ROW(m, i) {
+        base[m][i] = scaled_base(base_of(lse + rows, row0 + row_of(m, i), a.queries), LOG2E);
+        row_delta[m][i] = value_of(delta + rows, row0 + row_of(m, i), a.queries);
+    }
+
+    stream(buffers, rows_at(k, a.k, h.batch, h.key_head, h.keys, a.width),
+           rows_at(v, a.v, h.batch, h.key_head, h.keys, a.width), 0, end_of_keys(a, h, row0 + OWN), [](int, int) {},
+           [&](const h16* K, const h16* V, int key0, int) {
+               Scores s, dp;
+               products(s, Q, own_q, K);
+               products(dp, G, own_g, V);
+               finish_scores<false>(s, a, h, row0, key0);
+               EACH_SCORE(m, n, e) s[m][n][e] = weight(s[m][n][e], base[m][e / 2], unit(a));
+               if (BIAS == FLOAT_BIAS) EACH_SCORE(m, n, e) total[m][e / 2] += s[m][n][e];
+               mark_dropped<false>(s, a, h, row0, key0);
+               EACH_SCORE(m, n, e) s[m][n][e] = score_gradient(a, s[m][n][e], dp[m][n][e], row_delta[m][e / 2]);
+               weighted_sum(out, s, K);
+           });
+
+    PerRow factor;
+    EACH_ROW(m, i) {
+        factor[m][i] = a.scale;
+        if (BIAS == FLOAT_BIAS) {
+            const float sum = row_sum(total[m][i]), inverse = sum == 0 ? 0 : 1 / sum;
+            const int query = row0 + row_of(m, i);
+            factor[m][i] *= inverse;
+            if (lane() % 4 == 0 && query < a.queries) share[rows + query] = inverse;
+        }
+    }
+    store_rows(rows_of(d_q, a.d_q, h.batch, h.head), a.d_q.row, out, factor, row0, a.queries, a.width);
+}
+
+// What belongs to a tile of streamed queries.
+struct Queries {
+    float base[STREAM], share[STREAM], delta[STREAM];
+};
+
+// Owns keys, so scores are transposed; dV = P^T dO, dK = scale dS^T Q, summed over the heads that share the key's.
+template <bool with_k, bool with_v>
+INLINE void key_gradients(h16* shared, int block, const h16* q, const h16* k, const h16* v, const h16* d_o,
+                          const float* lse, const float* delta, const float* share, h16* d_k, h16* d_v,
+                          const BiasElement* bias, const int* key_lengths, const Attention& a) {
+    h16 *own_k = shared, *own_v = own_k + OWN_TILE, *buffers = own_v + OWN_TILE;
+    Queries* queries = (Queries*)(buffers + 4 * STREAM_TILE);  // of each stage
+    const int blocks = (a.keys + OWN - 1) / OWN, group = a.heads / a.key_heads;
+    const int row0 = block % blocks * OWN;
+    const int batch = block / blocks / a.key_heads, key_head = block / blocks % a.key_heads;
+    const int keys = visible_keys(a, key_lengths, batch);
+    load_tile<OWN>(own_k, rows_at(k, a.k, batch, key_head, keys, a.width), row0);
+    load_tile<OWN>(own_v, rows_at(v, a.v, batch, key_head, keys, a.width), row0);
+    wait_for_owned();
+    Fragments K, V;
+    load_owned(K, own_k);
+    load_owned(V, own_v);
+    Sums out_k = {}, out_v = {};
+
+    const int begin = row0 < keys ? begin_of_queries(a, row0) / STREAM * STREAM : a.queries;
+    for (int member = 0; member < group; ++member) {
+        const Head h = head_at(a, batch * a.heads + key_head * group + member, bias, key_lengths);
+        const long long rows = (long long)h.index * a.queries;
+        auto load_queries = [&](int query0, int stage) {
+            for (int i = threadIdx.x; i < STREAM; i += THREADS) {
+                queries[stage].base[i] = scaled_base(base_of(lse + rows, query0 + i, a.queries), LOG2E);
+                if (BIAS == FLOAT_BIAS) queries[stage].share[i] = value_of(share + rows, query0 + i, a.queries);
+                queries[stage].delta[i] = value_of(delta + rows, query0 + i, a.queries);
+            }
+        };
+        stream(buffers, rows_at(q, a.q, batch, h.head, a.queries, a.width),
+               rows_at(d_o, a.d_o, batch, h.head, a.queries, a.width), begin, a.queries, load_queries,
+               [&](const h16* Q, const h16* G, int query0, int stage) {
+                   const float *base = queries[stage].base, *row_delta = queries[stage].delta;
+                   Scores s, dp;
+                   products(s, K, own_k, Q);
+                   finish_scores<true>(s, a, h, row0, query0);
+                   EACH_SCORE(m, n, e) s[m][n][e] = weight(s[m][n][e], base[column_of(n, e % 2)], unit(a));
+                   if (BIAS == FLOAT_BIAS) EACH_SCORE(m, n, e) s[m][n][e] *= queries[stage].share[column_of(n, e % 2)];
+                   mark_dropped<true>(s, a, h, row0, query0);
+                   if (with_v) {
+                       EACH_SCORE(m, n, e) dp[m][n][e] = remaining(s[m][n][e]);
+                       weighted_sum(out_v, dp, G);
+                   }
+                   if (with_k) {
+                       products(dp, V, own_v, G);
+                       EACH_SCORE(m, n, e)
+                           dp[m][n][e] = score_gradient(a, s[m][n][e], dp[m][n][e], row_delta[column_of(n, e % 2)]);
+                       weighted_sum(out_k, dp, Q);
+                   }
+               });
+    }
+    PerRow factor;
+    EACH_ROW(m, i) factor[m][i] = a.scale;
+    if (with_k) store_rows(rows_of(d_k, a.d_k, batch, key_head), a.d_k.row, out_k, factor, row0, a.keys, a.width);
+    EACH_ROW(m, i) factor[m][i] = a.keep_scale;
+    if (with_v) store_rows(rows_of(d_v, a.d_v, batch, key_head), a.d_v.row, out_v, factor, row0, a.keys, a.width);
+}
+
+extern "C" __global__ void BOUNDS
+attention_dkdv(const h16* q, const h16* k, const h16* v, const h16* d_o, const float* lse, const float* delta,
+               const float* share, h16* d_k, h16* d_v, const BiasElement* bias, const int* key_lengths,
+               const Attention a) {
+    DYNAMIC_SHARED(h16, shared);
+    const int block = blockIdx.x / PARTS;
+#if PARTS == 1
+    key_gradients<true, true>(shared, block, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
+#else
+    if (blockIdx.x % PARTS == 0)
+        key_gradients<true, false>(shared, block, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
+    else
+        key_gradients<false, true>(shared, block, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
+#endif
+}
+#endif

@@ -1,0 +1,261 @@
+"""The one launcher of the attention kernels: arrays in, arrays out, on a GPU through CuPy or on a CPU by the emulator.
+
+What the kernels compute is in attention.cuh and the sources beside it, their tile sizes in `kernels.tiles`, the reading
+of arguments in `kernels.call`. Arrays of NumPy are run by `kernels.emulator`, arrays of CuPy by `cupy.RawModule`, from
+the same text.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from kernels.call import FLOAT_BIAS, Call, Options, check_like_query, empty_like, is_aligned, with_contiguous_rows
+from kernels.emulator import EmulatedModule
+from kernels.tiles import HEAD_DIMS, Tiles, choose_tiles
+from minigrad.backend import Array, cuda_device
+
+# By the dtype of query, key and value. A source is one text: CuPy's cache of compiled kernels knows no #include.
+_SOURCES_16 = ("attention.cuh", "ptx.cuh", "attention_16.cu")
+SOURCES = {"float32": ("attention.cuh", "attention_f32.cu"), "float16": _SOURCES_16, "bfloat16": _SOURCES_16}
+EMULATED_SHARED_MEMORY = 227 << 10  # bytes, as of an H100 or H200
+
+# ---- the two doors ---------------------------------------------------------------------------------------------------
+
+
+def attention_forward(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    bias: Array | None = None,
+    is_causal: bool = False,
+    causal_offset: int = 0,
+    key_lengths: Any = None,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    dropout_key: Sequence[int] | None = None,
+) -> tuple[Array, Array]:
+    """dropout(softmax(Q Kᵀ scale + bias)) V, in memory that grows with N, not N²: Dao 2023, "FlashAttention-2".
+
+    Args:
+        query, key, value: (B, H, N_q, d), (B, H_kv, N_k, d) twice, of one dtype and device; d from 1 to 256. H is a
+            multiple of H_kv: as many heads of the query, side by side, share each of key and value. Any strides will
+            do; only an array whose last axis is not contiguous is copied.
+        bias: broadcasts to (B, H, N_q, N_k). Boolean: True = may be attended to. Floating: added to the scores.
+        is_causal: query i attends to key j only if j <= i + causal_offset, which may be any integer.
+        key_lengths: (B,), integers: only so many of the first keys may be attended to. All masks must allow.
+        scale: 1 / √d by default.
+        dropout_p: the probability that a weight is dropped; the others are multiplied by 1 / (1 - p).
+        dropout_key: (seed, step, call), integers below 2**64, from which the dropped weights follow: pass the same to
+            `attention_backward`.
+
+    Returns the output, like the query in shape, dtype and order in memory, and the logarithm of each row's sum of
+    exponentials (B, H, N_q), float32. A query to which nothing is visible gets 0 and -inf.
+    Raises TypeError for dtypes, ValueError for shapes and numbers that do not fit, DeviceError for arrays apart.
+    """
+    call = _checked(
+        query, key, value, Options(bias, is_causal, causal_offset, key_lengths, scale, dropout_p, dropout_key)
+    )
+    output, lse = empty_like(query), call.library.empty(query.shape[:3], np.float32)
+    if key.shape[2] == 0:
+        output[...], lse[...] = 0, -math.inf
+    elif output.size > 0:
+        call.set_strides(o=output)
+        kernels = _Kernels(call, backward=False)
+        blocks = math.prod(query.shape[:2]) * _ceil(query.shape[2], kernels.tiles.own)
+        kernels.launch("attention_forward", blocks, *_inputs(call), output, lse, call.bias, call.key_lengths)
+    return output, lse
+
+
+def attention_backward(
+    grad_output: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    output: Array,
+    lse: Array,
+    *,
+    bias: Array | None = None,
+    is_causal: bool = False,
+    causal_offset: int = 0,
+    key_lengths: Any = None,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    dropout_key: Sequence[int] | None = None,
+    bias_gradient: bool = True,
+) -> tuple[Array, Array, Array, Array | None]:
+    """The gradients of query, key, value, and of a floating bias, given that of the output (B, H, N_q, d).
+
+    The weights are computed again from `lse`: nothing of size N_q N_k is kept or made. With P the weights,
+
+        dV = Pᵀ dO,  dP = dO Vᵀ,  dS = P ∘ (dP − rowsum(dO ∘ O)),  dQ = scale dS K,  dK = scale dSᵀ Q,  dbias = dS,
+
+    each summed over what its input was broadcast to, in a fixed order: the same call gives the same bits.
+
+    Args:
+        output, lse: what `attention_forward` returned; the other arguments are those that it was given.
+        bias_gradient: whether the bias's gradient is wanted, which costs another pass.
+
+    Returns (d_query, d_key, d_value, d_bias) in their inputs' shapes and dtypes; d_bias is None unless wanted, and for
+    a bias that is boolean or None. Raises as `attention_forward` does.
+    """
+    call = _checked(
+        query, key, value, Options(bias, is_causal, causal_offset, key_lengths, scale, dropout_p, dropout_key)
+    )
+    check_like_query("grad_output", grad_output, query)
+    check_like_query("output", output, query)
+    if lse.shape != query.shape[:3] or lse.dtype != np.float32:
+        raise ValueError(f"attention: lse must be float32 of shape {query.shape[:3]}, got {lse.dtype} {lse.shape}")
+    d_query, d_key, d_value = empty_like(query), empty_like(key), empty_like(value)
+    d_bias = None
+    if bias is not None and bias_gradient and call.bias_kind == FLOAT_BIAS:
+        d_bias = call.library.zeros(bias.shape, np.float32)
+    if query.size == 0 or key.size == 0:
+        d_query[...], d_key[...], d_value[...] = 0, 0, 0
+    else:
+        _backward(call, call.readable(grad_output), output, lse, d_query, d_key, d_value, d_bias)
+    if bias is not None and d_bias is not None:
+        d_bias = d_bias.astype(bias.dtype, copy=False)
+    return d_query, d_key, d_value, d_bias
+
+
+# ---- launches --------------------------------------------------------------------------------------------------------
+
+
+def _backward(
+    call: Call,
+    d_o: Array,
+    output: Array,
+    lse: Array,
+    d_query: Array,
+    d_key: Array,
+    d_value: Array,
+    d_bias: Array | None,
+) -> None:
+    output, lse = with_contiguous_rows(output), call.library.ascontiguousarray(lse)
+    call.set_strides(o=output, d_o=d_o, d_q=d_query, d_k=d_key, d_v=d_value)
+    delta = call.library.empty_like(lse)  # (B, H, N_q)
+    share = call.library.empty_like(lse)  # found by attention_dq where P needs it: in float32, and with a float bias
+    kernels = _Kernels(call, d_o, backward=True)
+    own = kernels.tiles.own
+    batches, heads, queries, keys = call.scores_shape
+    masks = (call.bias, call.key_lengths)
+    rows = (*_inputs(call), d_o, lse, delta, share)
+    blocks = _ceil(lse.size, kernels.tiles.threads // 32)  # a warp for a row
+    kernels.launch("attention_delta", blocks, output, d_o, delta, has_tiles=False)
+    kernels.launch("attention_dq", batches * heads * _ceil(queries, own), *rows, d_query, *masks)
+    blocks = batches * call.key_heads * _ceil(keys, own) * kernels.tiles.parts
+    kernels.launch("attention_dkdv", blocks, *rows, d_key, d_value, *masks)
+    # What is added to all scores of a row does not change its softmax: the gradient of such a bias stays 0.
+    if d_bias is not None and d_bias.ndim > 0 and d_bias.shape[-1] == keys:
+        _bias_gradient(call, d_o, lse, delta, share, d_bias)
+
+
+def _bias_gradient(call: Call, d_o: Array, lse: Array, delta: Array, share: Array, d_bias: Array) -> None:
+    if call.is_16_bit:  # there is one kernel, in float32: it is seldom wanted
+        call, d_o = call.in_float32(), d_o.astype(np.float32)
+        call.set_strides(d_o=d_o)
+    call.set_bias_strides("d_bias", d_bias)
+    kernels = _Kernels(call, d_o, backward=True)
+    *leading, bias_queries, keys = (1,) * (4 - d_bias.ndim) + d_bias.shape
+    blocks = math.prod(leading) * _ceil(bias_queries, kernels.tiles.own) * _ceil(keys, kernels.tiles.stream)
+    rows = (*_inputs(call), d_o, lse, delta, share)
+    kernels.launch("attention_dbias", blocks, *rows, d_bias, call.bias, call.key_lengths)
+
+
+class _Kernels:
+    """The kernels of a call, built for its dtype, head dimension and options."""
+
+    def __init__(self, call: Call, *read: Array, backward: bool) -> None:
+        """`read`: arrays beside query, key and value that are read 16 bytes at once if all are aligned to that."""
+        self._call, dtype = call, str(call.query.dtype)
+        limit = shared_memory_limit(call.device)
+        self.tiles: Tiles = choose_tiles(dtype, call.width, backward=backward, plain=call.is_plain, shared_limit=limit)
+        options = {"BIAS": call.bias_kind, "DROPOUT": int(call.has_dropout)}
+        if call.is_16_bit:
+            options["USE_BF16"] = int(dtype == "bfloat16")
+        else:
+            options["ALIGNED"] = int(all(map(is_aligned, (*_inputs(call), *read))))
+        self._options = (*self.tiles.options, *(f"-D{name}={value}" for name, value in options.items()))
+        self._sources = SOURCES[dtype]
+
+    def launch(self, name: str, blocks: int, *arguments: Array | None, has_tiles: bool = True) -> None:
+        if blocks >= 2**31:
+            raise ValueError(f"attention: {blocks} blocks of work, a GPU takes fewer than 2**31 in one launch")
+        shared = self.tiles.shared if has_tiles else 0
+        with _on_device(self._call.query):
+            kernel = _kernel(self._call.library, self._call.device, self._sources, self._options, name, shared)
+            kernel((blocks,), (self.tiles.threads,), (*arguments, self._call.attention), shared_mem=shared)
+
+
+@functools.cache
+def _kernel(
+    library: ModuleType, device: str, sources: tuple[str, ...], options: tuple[str, ...], name: str, shared: int
+) -> Any:
+    kernel = _module(library, device, sources, options).get_function(name)
+    kernel.max_dynamic_shared_size_bytes = shared
+    return kernel
+
+
+@functools.cache
+def _module(library: ModuleType, device: str, sources: tuple[str, ...], options: tuple[str, ...]) -> Any:
+    code = source_text(sources)
+    return EmulatedModule(code, options) if library is np else library.RawModule(code=code, options=options)
+
+
+def source_text(sources: Sequence[str]) -> str:
+    """These files of this folder as one text."""
+    return "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in sources)
+
+
+@functools.cache
+def has_kernels(dtype: str, width: int, device: str) -> bool:
+    """Whether attention of this dtype and head dimension can be run on this device, forward and backward."""
+    if dtype not in SOURCES or not 1 <= width <= HEAD_DIMS[-1]:
+        return False
+    if device != "cpu" and SOURCES[dtype] is _SOURCES_16:
+        cupy, index = cuda_device(device)
+        if int(cupy.cuda.Device(index).compute_capability) < 80:  # its instructions came with the A100
+            return False
+    limit = shared_memory_limit(device)
+    try:
+        for backward in (False, True):
+            choose_tiles(dtype, width, backward=backward, plain=False, shared_limit=limit)
+    except ValueError:
+        return False
+    return True
+
+
+def shared_memory_limit(device: str) -> int:
+    """Bytes of shared memory that one block may have on `device`."""
+    if device == "cpu":
+        return EMULATED_SHARED_MEMORY
+    cupy, index = cuda_device(device)
+    return cupy.cuda.Device(index).attributes["MaxSharedMemoryPerBlockOptin"]
+
+
+def _on_device(array: Array) -> AbstractContextManager:
+    return nullcontext() if isinstance(array, np.ndarray) else array.device
+
+
+def _checked(query: Array, key: Array, value: Array, options: Options) -> Call:
+    call = Call(query, key, value, options)
+    if str(query.dtype) not in SOURCES:
+        raise TypeError(f"attention kernels compute in {', '.join(SOURCES)}, got {query.dtype}")
+    return call
+
+
+def _inputs(call: Call) -> tuple[Array, Array, Array]:
+    return call.query, call.key, call.value
+
+
+def _ceil(rows: int, size: int) -> int:
+    return -(-rows // size)

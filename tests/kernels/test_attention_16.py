@@ -1,0 +1,459 @@
+"""Attention of float16 and bfloat16, run by the emulator: as exact as plain attention of the same precision, with every
+option, whatever the order of threads; faults planted in the source are found; nvcc compiles it for tensor cores.
+
+MINIGRAD_FULL=1 tries every head dimension with both dtypes and every order, and compiles every row of the tile table.
+"""
+
+import re
+import subprocess
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+
+from kernels import attention_backward, attention_forward, launch, tiles
+from kernels.call import Call, Options, with_aligned_rows
+from kernels.emulator import EmulatedModule, EmulatorError, running
+from tests.kernels.emulator.compiled import WAYS, needs_compiler
+from tests.kernels.reference import Attention, dropout_factor, summed_to, visible
+from tests.kernels.support import (
+    ARCHITECTURES,
+    FULL,
+    SHAPES,
+    assert_no_spills,
+    assert_nothing_reported,
+    assert_same_bits,
+    build_name,
+    built_by,
+    compiled_by_nvcc,
+    errors,
+    every,
+    is_common,
+    needs_nvcc,
+    random_inputs,
+    rows_of_tile_table,
+    run,
+    tool_of_cuda,
+)
+
+bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes, which has bfloat16, is not installed").bfloat16
+
+# ---- what is expected ------------------------------------------------------------------------------------------------
+
+
+def plain_16(grad_output, query, key, value, *, scale=None, bias=None, dropout_p=0.0, dropout_key=None, **masks):
+    """The output and gradients of plain attention in the dtype of the query: products are summed in float32, what is
+    stored between two products is rounded to 16 bits.
+    """
+    dtype = query.dtype
+    scale = np.float32(query.shape[-1] ** -0.5 if scale is None else scale)
+    group = query.shape[1] // key.shape[1]
+    q, g = query.astype(np.float32), grad_output.astype(np.float32)
+    k, v = (np.repeat(x.astype(np.float32), group, axis=1) for x in (key, value))
+    shape = (*q.shape[:3], k.shape[2])
+    scores = q @ k.swapaxes(-1, -2) * scale
+    if bias is not None and bias.dtype != np.bool_:
+        scores = scores + bias.astype(np.float32)
+    masks = {"is_causal": False, "causal_offset": 0, "key_lengths": None} | masks
+    scores = np.where(visible(shape, bias, **masks), scores, -np.inf)
+    largest = scores.max(axis=-1, keepdims=True, initial=np.finfo(np.float32).min)
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=-1, keepdims=True)
+    weights = weights / np.where(total == 0, 1, total)
+    factor = dropout_factor(shape, dropout_p, dropout_key).astype(np.float32)
+
+    def rounded(x):
+        return x.astype(dtype).astype(np.float32)
+
+    def of_group(x):
+        return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(axis=2).astype(dtype)
+
+    kept = rounded(weights * factor)
+    output = rounded(kept @ v)
+    d_weights = (g @ v.swapaxes(-1, -2)) * factor
+    d_scores = rounded(weights * (d_weights - (output * g).sum(axis=-1, keepdims=True)))
+    d_bias = None if bias is None or bias.dtype == np.bool_ else summed_to(d_scores, bias.shape)
+    d_query, d_key = rounded(d_scores @ k * scale), of_group(d_scores.swapaxes(-1, -2) @ q * scale)
+    return output, d_query, d_key, of_group(kept.swapaxes(-1, -2) @ g), d_bias
+
+
+def excess(inputs, results, options):
+    """For the output and each gradient: its error, in units of what is allowed it."""
+    found, plain = (errors(inputs, x, options) for x in (results, plain_16(*inputs, **options)))
+    return {name: found[name] / ((2 if name == "output" else 3) * max(plain[name], 1e-6)) for name in found}
+
+
+def assert_close(inputs, results, options):
+    found = excess(inputs, results, options)
+    assert max(found.values()) <= 1, f"errors, where 1 is allowed: {found}"
+
+
+# ---- lengths, causal masks, head dimensions --------------------------------------------------------------------------
+
+WIDTHS = (16, 20, 32, 64, 128, 256)
+ACCURACY = [(np.float16, width) for width in WIDTHS] + [(bfloat16, 64)]
+ACCURACY += every((bfloat16, width) for width in (16, 20, 32, 128, 256))
+ACCURACY += every((np.float16, width) for width in (1, 7, 37, 96, 200))
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype, width", ACCURACY)
+def test_as_exact_as_plain_attention_in_any_order_of_threads(dtype, width, shape):
+    sizes, keys, options = SHAPES[shape]
+    inputs = random_inputs(dtype, (*sizes, width), keys=keys)
+    results = run(inputs, **options)
+    assert all(x.dtype == dtype for x in results[:4])
+    assert_close(inputs, results, options)
+    for order, seed, copies in WAYS:
+        with running(order, seed, copies):
+            again = run(inputs, **options)
+        assert_same_bits(again, results, f"with threads {order}, copies {copies}")
+
+
+@needs_compiler
+def test_log_sum_exp():
+    inputs = random_inputs(np.float16, (2, 2, 101, 64), keys=77)
+    options = {"is_causal": True, "causal_offset": -30}
+    _, lse = attention_forward(*inputs[1:], **options)
+    exact = Attention(*inputs[1:], **options).lse
+    np.testing.assert_array_equal(np.isinf(lse), np.isinf(exact))
+    np.testing.assert_allclose(lse[np.isfinite(exact)], exact[np.isfinite(exact)], atol=2e-6)
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+B, H, N_Q, N_K = 2, 4, 67, 83
+DROPOUT = {"dropout_p": 0.3, "dropout_key": (5, 6, 7)}
+
+
+def _bias(*shape, seed=1):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def _mask(*shape):
+    return _bias(*shape, seed=2) > 0
+
+
+OPTIONS = {
+    "a mask for each head": lambda: {"bias": _mask(B, H, N_Q, N_K)},
+    "a mask of keys": lambda: {"bias": _mask(B, 1, 1, N_K)},
+    "a bias for each head": lambda: {"bias": _bias(B, H, N_Q, N_K)},
+    "a bias for all batch entries": lambda: {"bias": _bias(H, N_Q, N_K)},
+    "a bias of keys": lambda: {"bias": _bias(1, H, 1, N_K)},
+    "a bias that hides": lambda: {"bias": np.where(_mask(N_Q, N_K), 0, -np.inf).astype(np.float32)},
+    "key lengths": lambda: {"key_lengths": np.array([0, 41])},
+    "dropout": lambda: DROPOUT,
+    "everything": lambda: {
+        "bias": _bias(B, 1, N_Q, N_K),
+        "key_lengths": np.array([70, 83]),
+        "is_causal": True,
+        "causal_offset": -3,
+        "scale": 0.3,
+        **DROPOUT,
+    },
+    "scale 0": lambda: {"scale": 0.0},
+    "a negative scale": lambda: {"scale": -0.7, "key_lengths": np.array([50, 83])},
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("key_heads", [4, 2, 1])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("dtype, width", [(np.float16, 64), *every(product((np.float16, bfloat16), WIDTHS))])
+def test_options(dtype, width, options, key_heads):
+    options = OPTIONS[options]()
+    inputs = random_inputs(dtype, (B, H, N_Q, width), key_heads, N_K)
+    with running("random", seed=3, copies="early"):
+        results = run(inputs, **options)
+    assert_close(inputs, results, options)
+
+
+@needs_compiler
+def test_hidden_keys_are_not_read():
+    inputs = random_inputs(np.float16, (2, 1, 40, 64), keys=90)
+    lengths = np.array([33, 64])
+    results = run(inputs, key_lengths=lengths)
+    for x in inputs[2:]:
+        for entry, length in enumerate(lengths):
+            x[entry, :, length:] = np.nan
+    assert_same_bits(run(inputs, key_lengths=lengths), results)
+
+
+@needs_compiler
+@pytest.mark.parametrize("low", [-1e9, np.finfo(np.float32).min])
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16])
+def test_rows_of_a_very_low_bias_have_equal_weights(dtype, low):
+    """Other libraries hide keys so: where all are hidden, the scores drown and all weights are equal."""
+    inputs = random_inputs(dtype, (1, 2, 70, 64))
+    usual, is_low = _bias(70, 70), np.arange(70)[:, None] % 3 > 0
+    results = run(inputs, bias=np.where(is_low, np.float32(low), usual))
+    lowest = np.where(is_low, np.finfo(np.float32).min, usual)  # scores drown in it in float64 too
+    assert_close(inputs, results, {"bias": lowest})
+
+
+@needs_compiler
+def test_large_scores():
+    inputs = random_inputs(np.float16, (1, 2, 70, 64))
+    inputs[1] *= 100  # scores of ±1,000 and more: nearly all weights are 0 or 1
+    assert_close(inputs, run(inputs), {})
+
+
+@needs_compiler
+def test_nan_and_infinity_stay_in_their_rows():
+    inputs = random_inputs(np.float16, (1, 1, 70, 64))
+    inputs[1][0, 0, 5], inputs[1][0, 0, 6, 0] = np.nan, np.inf
+    output, lse = attention_forward(*inputs[1:])
+    wrong = np.isin(np.arange(70), [5, 6])
+    assert np.isnan(output[0, 0, wrong]).all() and np.isfinite(output[0, 0, ~wrong]).all()
+    assert np.isfinite(lse[0, 0, ~wrong]).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("queries, keys", [(0, 5), (5, 0), (0, 0)])
+def test_nothing_to_do(queries, keys):
+    query, key = (np.ones((1, 2, n, 64), np.float16) for n in (queries, keys))
+    output, lse = attention_forward(query, key, key)
+    assert output.dtype == np.float16 and (output == 0).all() and (lse == -np.inf).all()
+    for gradient, x in zip(attention_backward(query, query, key, key, output, lse), (query, key, key), strict=False):
+        assert gradient.shape == x.shape and (gradient == 0).all()
+
+
+# ---- where arrays lie ------------------------------------------------------------------------------------------------
+
+
+def _projection(width):
+    """query, key, value as views of one array (B, N, 3, H, d)."""
+    whole = np.random.default_rng(4).standard_normal((2, 50, 3, 2, width)).astype(np.float16)
+    return whole, [whole[:, :, i].swapaxes(1, 2) for i in range(3)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [64, 24, 20, 21])
+def test_views_of_one_projection(width):
+    whole, views = _projection(width)
+    grad_output = whole[:, ::-1, 0].swapaxes(1, 2)
+    copies = [np.ascontiguousarray(x) for x in (grad_output, *views)]
+    assert_same_bits(run([grad_output, *views]), run(copies))
+
+
+def test_views_are_copied_only_if_their_rows_are_not_aligned():
+    no_options = Options(None, False, 0, None, None, 0.0, None)
+    for width, shared in ((64, True), (24, True), (20, False)):
+        whole, views = _projection(width)
+        call = Call(*views, no_options)
+        for x in (call.query, call.key, call.value):
+            assert np.shares_memory(x, whole) == shared
+            assert all(stride % 16 == 0 for stride in x.strides[:-1])
+
+
+def test_aligned_rows():
+    x = np.arange(7 * 20, dtype=np.float16).reshape(1, 1, 7, 20)
+    padded = np.zeros((1, 1, 7, 24), np.float16)
+    assert with_aligned_rows(padded[..., :20]).base is padded
+    found = with_aligned_rows(x)
+    np.testing.assert_array_equal(found, x)
+    assert found.strides[2] == 48
+    shifted = np.zeros(1 + 7 * 24, np.float16)[1:].reshape(1, 1, 7, 24)
+    assert with_aligned_rows(shifted) is not shifted
+
+
+@needs_compiler
+def test_numbers_beyond_a_row_are_not_read():
+    inputs = random_inputs(np.float16, (1, 2, 40, 20))
+    filled = [np.full((*x.shape[:-1], 24), np.nan, np.float16) for x in inputs]
+    for x, y in zip(inputs, filled, strict=True):
+        y[..., :20] = x
+    assert_same_bits(run([y[..., :20] for y in filled]), run(inputs))
+
+
+@needs_compiler
+def test_tiles_for_little_shared_memory(monkeypatch):
+    monkeypatch.setattr(launch, "EMULATED_SHARED_MEMORY", 99 << 10)
+    inputs = random_inputs(np.float16, (1, 1, 70, 256), keys=101)
+    assert_close(inputs, run(inputs), {})
+    monkeypatch.setattr(launch, "EMULATED_SHARED_MEMORY", 64 << 10)
+    with pytest.raises(ValueError, match="256 in float16 needs 98304 bytes of shared memory, this device has 65536"):
+        run(inputs)
+
+
+@needs_compiler
+@pytest.mark.skipif(not FULL, reason="takes long: MINIGRAD_FULL=1 runs it")
+def test_more_heads_than_a_grid_is_high():
+    inputs = random_inputs(np.float16, (3, 22_000, 2, 8))
+    assert_close(inputs, run(inputs), {})
+
+
+# ---- faults are found ------------------------------------------------------------------------------------------------
+
+FAULTS = {
+    "no barrier before the tiles are used": ("        __syncthreads();     // and everyone's\n", ""),
+    "no barrier after the tiles were used": (
+        "        __syncthreads();  // everyone is done",
+        "        // everyone is done",
+    ),
+    "a wait for one group less": ("cp_async_wait<1>()", "cp_async_wait<2>()"),
+    "no wait for what is owned": ("    cp_async_wait<0>();\n", ""),
+    "always the same stage": ("stage ^= 1;", ""),
+    "a tile of keys too few": ("end_query + a.causal_offset)", "end_query + a.causal_offset - STREAM)"),
+    "operand in another order": ("&p[m][2 * k + i / 2][i % 2 * 2]", "&p[m][2 * k + i % 2][i / 2 * 2]"),
+    "chunks of a row exchanged": ("lane() / 8 % 2) ^", "lane() / 8 % 2 ^ 1) ^"),
+}
+FORWARD_FAULTS = {  # in backward such keys are zeros: they add nothing, and their own gradients are not stored
+    "keys past the last one are seen": ("return key < h.keys && key <=", "return key <="),
+}
+BACKWARD_FAULTS = {
+    "queries past the last one count": ("query < queries ? lse[query] :", "query < queries + 64 ? lse[query % 8] :"),
+    "rows of another stage": ("queries[stage].base[i]", "queries[0].base[i]"),
+    "a tile of queries too few": (
+        "max(0, first_key - a.causal_offset)",
+        "max(0, first_key - a.causal_offset + STREAM)",
+    ),
+}
+
+
+def _found(fault, backward, inputs, options):
+    """Whether a planted fault shows in any order of threads: as wrong numbers or as an error."""
+
+    def build(code, flags):
+        assert code.count(fault[0]) == 1, f"{fault[0]!r} is in the source {code.count(fault[0])} times"
+        module = EmulatedModule(code.replace(*fault), flags)
+        try:
+            module.get_function("attention_dq" if backward else "attention_forward")
+        except EmulatorError as error:  # not the way in which it should be found
+            pytest.fail(str(error))
+        return module
+
+    grad_output, *qkv = inputs
+    output, lse = attention_forward(*qkv, **options)
+    for order, seed, copies in WAYS:
+        with built_by(build), running(order, seed, copies):
+            try:
+                if backward:
+                    results = (output, *attention_backward(grad_output, *qkv, output, lse, **options))
+                else:
+                    results = (attention_forward(*qkv, **options)[0], None, None, None, None)
+            except EmulatorError:
+                return True
+        if not max(excess(inputs, results, options).values()) <= 1:
+            return True
+    return False
+
+
+@needs_compiler
+@pytest.mark.parametrize("fault", FAULTS | FORWARD_FAULTS)
+def test_a_fault_in_forward_is_found(fault):
+    inputs = random_inputs(np.float16, (1, 1, 150, 64), keys=203)
+    options = {"is_causal": True, "causal_offset": 60}
+    assert _found((FAULTS | FORWARD_FAULTS)[fault], False, inputs, options)
+
+
+@needs_compiler
+@pytest.mark.parametrize("fault", [*every(FAULTS), *BACKWARD_FAULTS])
+def test_a_fault_in_backward_is_found(fault):
+    inputs = random_inputs(np.float16, (1, 1, 203, 64), keys=150)
+    options = {"is_causal": True, "causal_offset": -5}
+    assert _found((FAULTS | BACKWARD_FAULTS)[fault], True, inputs, options)
+
+
+@needs_compiler
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("width", [64, *every([16, 20, 128, 256])])
+def test_shared_memory_that_is_one_row_short_is_found(width, backward, monkeypatch):
+    def short(*arguments, **options):
+        found = tiles.choose_tiles(*arguments, **options)
+        return replace(found, shared=found.shared - 2 * width)
+
+    inputs = random_inputs(np.float16, (1, 1, 150, width))
+    grad_output, *qkv = inputs
+    output, lse = attention_forward(*qkv)
+    monkeypatch.setattr(launch, "choose_tiles", short)
+    with built_by(EmulatedModule), pytest.raises(EmulatorError, match="shared memory"):
+        if backward:
+            attention_backward(grad_output, *qkv, output, lse)
+        else:
+            attention_forward(*qkv)
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", WIDTHS if FULL else (16, 64))
+def test_no_bank_conflicts(width):
+    assert _conflicts(width, lambda code: code) == 0
+
+
+@needs_compiler
+def test_bank_conflicts_are_counted():
+    def in_order(code):
+        assert code.count("8 * (c ^ (r / per_line % places))") == 1
+        return code.replace("8 * (c ^ (r / per_line % places))", "8 * c")
+
+    assert _conflicts(64, in_order, backward=False) > 1000
+
+
+def _conflicts(width, change, backward=True):
+    modules = []
+
+    def build(code, flags):
+        modules.append(EmulatedModule(change(code), flags))
+        return modules[-1]
+
+    grad_output, *qkv = random_inputs(np.float16, (1, 1, 150, width))
+    with built_by(build):
+        output, lse = attention_forward(*qkv)
+        if backward:
+            attention_backward(grad_output, *qkv, output, lse)
+    assert len(modules) == 1 + backward
+    return sum(module.bank_conflicts for module in modules)
+
+
+def sanitized_run(sanitize, width, options):
+    """A call, forward and backward, under a sanitizer, in a process that was started for it."""
+    inputs = random_inputs(np.float16, (B, H, N_Q, width), 2, N_K)
+    options = OPTIONS[options]() if options else {"is_causal": True}
+    with built_by(partial(EmulatedModule, sanitize=sanitize)), running("random", seed=1, copies="early"):
+        assert_close(inputs, run(inputs, **options), options)
+
+
+@needs_compiler
+@pytest.mark.parametrize("sanitize", ["address", "thread"])
+@pytest.mark.parametrize("width, options", [(16, None), *every(product(WIDTHS, [None, "everything"]))])
+def test_sanitizers_report_nothing(width, options, sanitize):
+    assert_nothing_reported(sanitize, f"{__name__}:sanitized_run", sanitize, width, options)
+
+
+# ---- compiled for a GPU ----------------------------------------------------------------------------------------------
+
+CUOBJDUMP = tool_of_cuda("cuobjdump")
+MASKS = [f"-DBIAS={bias} -DDROPOUT={dropout}".split() for bias, dropout in product(range(3), range(2))]
+BUILDS = [(row, mask) for row in rows_of_tile_table("16 bits") for mask in (MASKS[:1] if row.plain else MASKS)]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("bf16", [0, *every([1])])
+@pytest.mark.parametrize(
+    "row, mask", [b for b in BUILDS if FULL or (is_common(b[0]) and b[1] == MASKS[0])], ids=build_name
+)
+def test_no_register_is_spilled(row, mask, bf16, architecture, tmp_path):
+    report, _ = compiled_by_nvcc("float16", [*row.options, *mask, f"-DUSE_BF16={bf16}"], architecture, tmp_path)
+    assert_no_spills(report, kernels=3 if "-DBACKWARD=1" in row.options else 1)
+
+
+@needs_nvcc
+@pytest.mark.skipif(CUOBJDUMP is None, reason="cuobjdump, which shows machine code, is not installed")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float16", *every(["bfloat16"])])
+@pytest.mark.parametrize("backward", [False, True])
+def test_products_run_on_tensor_cores(backward, dtype, architecture, tmp_path):
+    row = tiles.choose_tiles(dtype, 64, backward=backward, plain=True, shared_limit=227 << 10)
+    options = [*row.options, f"-DUSE_BF16={int(dtype == 'bfloat16')}"]
+    _, binary = compiled_by_nvcc(dtype, options, architecture, tmp_path)
+    machine_code = subprocess.run([CUOBJDUMP, "-sass", binary], capture_output=True, text=True, check=True).stdout
+    kernels = re.split(r"Function : ", machine_code)[1:]
+    assert len(kernels) == (3 if backward else 1)
+    for code in kernels:
+        if not code.startswith("attention_delta"):
+            assert "HMMA.16816.F32" in code and "LDSM" in code and "LDGSTS" in code, code[:40]
+            assert ("F32.BF16" in code) == (dtype == "bfloat16")

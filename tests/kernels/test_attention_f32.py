@@ -1,0 +1,507 @@
+"""Attention of float32, run by the emulator: every option against float64, whatever the order of threads; faults
+planted in the source are found; nvcc compiles it without spilling a register.
+
+MINIGRAD_FULL=1 tries every shape with every head dimension, the sanitizers, and compiles every row of the tile table.
+"""
+
+import itertools
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+
+from kernels import attention_backward, attention_forward, launch, tiles
+from kernels.call import ATTENTION
+from kernels.dropout import philox4x32
+from kernels.emulator import EmulatedModule, EmulatorError, running
+from tests.kernels import support
+from tests.kernels.emulator.compiled import compiled, needs_compiler
+from tests.kernels.reference import Attention
+from tests.kernels.support import (
+    ARCHITECTURES,
+    FULL,
+    SHAPES,
+    assert_no_spills,
+    assert_nothing_reported,
+    assert_same_bits,
+    build_name,
+    built_by,
+    compiled_by_nvcc,
+    errors,
+    every,
+    is_common,
+    needs_nvcc,
+    rows_of_tile_table,
+    run,
+)
+
+random_inputs = partial(support.random_inputs, np.float32)
+TOLERANCE = 1e-6
+ORDERS = [("fifo", 0), ("lifo", 0), ("random", 1)]
+
+
+def assert_close(inputs, results, options):
+    found = errors(inputs, results, options)
+    assert max(found.values()) <= TOLERANCE, f"relative errors {found}"
+
+
+# ---- lengths, causal masks, head dimensions --------------------------------------------------------------------------
+
+WIDTHS = (1, 3, 16, 20, 32, 33, 64, 80, 128, 200, 256)
+MATRIX = [(16, shape) for shape in SHAPES] + [(3, "odd lengths"), (20, "odd lengths"), (33, "causal")]
+MATRIX += [(64, "odd lengths"), (64, "causal"), (80, "more keys"), (128, "causal"), (200, "odd lengths")]
+MATRIX += every(case for case in itertools.product(WIDTHS, SHAPES) if case not in MATRIX)
+
+
+@needs_compiler
+@pytest.mark.parametrize("width, shape", MATRIX)
+def test_as_exact_as_float32_can_be_in_any_order_of_threads(width, shape):
+    sizes, keys, options = SHAPES[shape]
+    inputs = random_inputs((*sizes, width), keys=keys)
+    results = run(inputs, **options)
+    assert all(x.dtype == np.float32 for x in results[:4])
+    assert_close(inputs, results, options)
+    for order, seed in ORDERS if FULL or width <= 64 else ORDERS[-1:]:
+        with running(order, seed):
+            assert_same_bits(run(inputs, **options), results)
+
+
+@needs_compiler
+def test_rows_to_which_nothing_is_visible():
+    inputs = random_inputs((1, 1, 133, 16), keys=33)
+    options = {"is_causal": True, "causal_offset": -100}
+    output, lse = attention_forward(*inputs[1:], **options)
+    assert (output[0, 0, :100] == 0).all() and (lse[0, 0, :100] == -np.inf).all()
+    exact = Attention(*inputs[1:], **options).lse
+    np.testing.assert_allclose(lse[0, 0, 100:], exact[0, 0, 100:], atol=1e-6)
+    d_query, *_ = attention_backward(inputs[0], *inputs[1:], output, lse, **options)
+    assert (d_query[0, 0, :100] == 0).all()
+
+
+@needs_compiler
+def test_one_key():
+    inputs = random_inputs((2, 1, 70, 16), keys=1)
+    output, d_query, d_key, d_value, _ = run(inputs)
+    np.testing.assert_array_equal(output, np.broadcast_to(inputs[3], output.shape))
+    np.testing.assert_allclose(d_value, inputs[0].sum(axis=2, keepdims=True, dtype=np.float64), rtol=1e-5)
+    size = np.linalg.norm(inputs[0]) * np.linalg.norm(inputs[3])  # of the terms that cancel: the weight is always 1
+    assert max(np.linalg.norm(d_query), np.linalg.norm(d_key)) <= TOLERANCE * size
+
+
+@needs_compiler
+def test_long_sums_stay_exact():
+    inputs = random_inputs((1, 1, 5, 16), keys=6000)
+    assert_close(inputs, run(inputs), {})
+    inputs = random_inputs((1, 1, 6000, 16), keys=5)
+    assert_close(inputs, run(inputs), {})
+
+
+@needs_compiler
+@pytest.mark.parametrize("group", [1, 2, 6])
+def test_grouped_heads(group):
+    inputs = random_inputs((2, 6, 70, 16), key_heads=6 // group, keys=90)
+    options = {"is_causal": True, "causal_offset": 10}
+    assert_close(inputs, run(inputs, **options), options)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(1, 2, 0, 16), (0, 2, 5, 16)])
+def test_no_queries(shape):
+    inputs = random_inputs(shape, keys=5)
+    results = run(inputs)
+    assert [x.shape for x in results[:4]] == [x.shape for x in (inputs[1], *inputs[1:])]
+    assert all((x == 0).all() for x in results[:4])
+
+
+@needs_compiler
+def test_no_keys():
+    inputs = random_inputs((1, 2, 5, 16), keys=0)
+    bias = np.zeros((5, 0), np.float32)
+    output, lse = attention_forward(*inputs[1:], bias=bias)
+    assert (output == 0).all() and (lse == -np.inf).all()
+    gradients = attention_backward(*inputs, output, lse, bias=bias)
+    assert [x.shape for x in gradients] == [x.shape for x in (*inputs[1:], bias)]
+    assert (gradients[0] == 0).all()
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+B, H, N_Q, N_K = 2, 2, 67, 83
+DROPOUT = {"dropout_p": 0.3, "dropout_key": (5, 6, 7)}
+
+
+def _bias(*shape):
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def _mask(*shape):
+    return np.random.default_rng(2).random(shape) < 0.7
+
+
+OPTIONS = {
+    "key lengths": lambda: {"key_lengths": np.array([0, 41])},
+    "key lengths of a list, causal": lambda: {"key_lengths": [83, 500], "is_causal": True},
+    "scale": lambda: {"scale": 0.0},
+    "a negative scale": lambda: {"scale": -0.7},
+    "a mask for each head": lambda: {"bias": _mask(B, H, N_Q, N_K)},
+    "a mask of keys, causal": lambda: {"bias": _mask(B, 1, 1, N_K), "is_causal": True},
+    "a mask of queries": lambda: {"bias": _mask(N_Q, 1)},
+    "a bias for each head": lambda: {"bias": _bias(B, H, N_Q, N_K)},
+    "a bias for all batch entries": lambda: {"bias": _bias(H, N_Q, N_K)},
+    "a bias for all heads": lambda: {"bias": _bias(B, 1, N_Q, N_K)},
+    "a bias of pairs": lambda: {"bias": _bias(N_Q, N_K), "is_causal": True, "causal_offset": 5},
+    "a bias of keys": lambda: {"bias": _bias(N_K)},
+    "a bias of keys for each head": lambda: {"bias": _bias(1, H, 1, N_K), "key_lengths": [60, 70]},
+    "a bias of queries": lambda: {"bias": _bias(N_Q, 1)},
+    "a bias of one number": lambda: {"bias": _bias(1)},
+    "a bias that hides": lambda: {"bias": np.where(_mask(N_Q, N_K), 0, -np.inf).astype(np.float32)},
+    "a bias that hides all of a row": lambda: {"bias": np.where(_mask(N_Q, 1), 0, -np.inf).astype(np.float32)},
+    "a bias of the lowest number": lambda: {"bias": np.full((N_Q, N_K), np.finfo(np.float32).min)},
+    "dropout": lambda: {**DROPOUT, "is_causal": True},
+    "dropout of all": lambda: {**DROPOUT, "dropout_p": 1.0},
+    "everything": lambda: {
+        "bias": _bias(1, H, N_Q, N_K),
+        "key_lengths": np.array([70, 83]),
+        "is_causal": True,
+        "causal_offset": -3,
+        "scale": 0.3,
+        **DROPOUT,
+    },
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [16, *every(width for width in WIDTHS if width != 16)])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_options(options, width):
+    options = OPTIONS[options]()
+    inputs = random_inputs((B, H, N_Q, width), keys=N_K)
+    results = run(inputs, **options)
+    assert_close(inputs, results, options)
+    with running("random", seed=3):
+        assert_same_bits(run(inputs, **options), results)
+
+
+@needs_compiler
+@pytest.mark.parametrize("low", [-1e9, np.finfo(np.float32).min])
+def test_rows_of_a_very_low_bias_give_the_mean(low):
+    """Other libraries hide keys so: where all are hidden, the scores drown and all weights are equal."""
+    inputs = random_inputs((1, 2, 70, 16))
+    output, _, _, d_value, _ = run(inputs, bias=np.full((70, 70), low, np.float32))
+    for found, mixed in ((output, inputs[3]), (d_value, inputs[0])):
+        mean = np.broadcast_to(mixed.mean(axis=2, keepdims=True, dtype=np.float64), found.shape)
+        assert np.linalg.norm(found - mean) <= TOLERANCE * np.linalg.norm(mean)
+
+
+@needs_compiler
+def test_a_bias_may_be_broadcast_or_transposed_in_memory():
+    inputs = random_inputs((B, H, N_Q, 16), keys=N_K)
+    for bias in (_bias(N_K, N_Q).T, np.broadcast_to(_bias(N_K), (B, H, N_Q, N_K)), _bias(N_Q, N_K)[:, ::-1]):
+        results = run(inputs, bias=bias)
+        assert_close(inputs, results, {"bias": bias})
+        assert_same_bits(results, run(inputs, bias=bias.copy()))
+
+
+@needs_compiler
+def test_the_gradient_of_a_bias_only_if_wanted_and_in_its_dtype():
+    grad_output, *qkv = random_inputs((1, 1, 20, 16))
+    for bias in (_bias(20, 20).astype(np.float64), _bias(20, 20), _mask(20, 20)):
+        output, lse = attention_forward(*qkv, bias=bias)
+        *_, d_bias = attention_backward(grad_output, *qkv, output, lse, bias=bias)
+        assert d_bias is None if bias.dtype == np.bool_ else d_bias.dtype == bias.dtype
+        assert attention_backward(grad_output, *qkv, output, lse, bias=bias, bias_gradient=False)[3] is None
+
+
+@needs_compiler
+def test_hidden_keys_are_not_read():
+    inputs = random_inputs((2, 1, 40, 16), keys=90)
+    lengths = np.array([33, 64])
+    results = run(inputs, key_lengths=lengths)
+    for x in inputs[2:]:
+        for entry, length in enumerate(lengths):
+            x[entry, :, length:] = np.nan
+    assert_same_bits(run(inputs, key_lengths=lengths), results)
+
+
+@needs_compiler
+def test_nan_and_infinity_stay_in_their_rows():
+    inputs = random_inputs((1, 1, 70, 16))
+    inputs[1][0, 0, 5], inputs[1][0, 0, 6, 0] = np.nan, np.inf
+    for options in ({}, DROPOUT):
+        output, lse = attention_forward(*inputs[1:], **options)
+        wrong = np.isin(np.arange(70), [5, 6])
+        assert np.isnan(output[0, 0, wrong]).all() and np.isfinite(output[0, 0, ~wrong]).all()
+        assert np.isnan(lse[0, 0, wrong]).all() and np.isfinite(lse[0, 0, ~wrong]).all()
+
+
+# ---- dropout's random numbers ----------------------------------------------------------------------------------------
+
+# Counters, keys and numbers: kat_vectors of Random123, the library of Salmon et al. 2011.
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+ONE_DRAW = """
+extern "C" __global__ void draw(u32* counter, u32 key0, u32 key1) {
+    u32 c[4] = {counter[0], counter[1], counter[2], counter[3]};
+    philox(c, key0, key1);
+    for (int i = 0; i < 4; ++i) counter[i] = c[i];
+}
+"""
+
+
+@pytest.mark.parametrize("counter, key, expected", KNOWN)
+def test_known_numbers_are_drawn_in_numpy(counter, key, expected):
+    assert tuple(int(number) for number in philox4x32(counter, key)) == expected
+
+
+@needs_compiler
+@pytest.mark.parametrize("counter, key, expected", KNOWN)
+def test_the_kernels_draw_known_numbers(counter, key, expected):
+    draw = compiled(launch.source_text(["attention.cuh"]) + ONE_DRAW).get_function("draw")
+    numbers = np.array(counter, np.uint32)
+    draw((1,), (1,), (numbers, *map(np.uint32, key)))
+    assert tuple(numbers.tolist()) == expected
+
+
+@needs_compiler
+def test_dropout_keeps_its_share_and_depends_on_each_part_of_its_key():
+    query = np.zeros((2, 4, 128, 1), np.float32)  # equal weights of 1 / N: outputs are the share that is kept
+    value = np.ones((2, 4, 128, 1), np.float32)
+
+    def kept(*key):
+        return attention_forward(query, query, value, dropout_p=0.2, dropout_key=key)[0]
+
+    first = kept(1, 2, 3)
+    assert abs(first.mean() - 1) < 5 * np.sqrt(0.2 / 0.8 / (8 * 128 * 128))
+    assert len(np.unique(first[:, :, :, 0].reshape(8, -1), axis=0)) == 8  # no two heads alike
+    np.testing.assert_array_equal(first, kept(1, 2, 3))
+    for other in ((2**64 - 1, 2, 3), (1, 3, 3), (1, 2, 4)):
+        assert (kept(*other) != first).mean() > 0.5
+
+
+# ---- where arrays lie ------------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [16, 3])
+def test_views_of_one_projection_are_read_and_written_without_a_copy(width, monkeypatch):
+    whole = np.random.default_rng(4).standard_normal((2, 50, 3, 2, width), dtype=np.float32)  # (B, N, 3, H, d)
+    views = [whole[:, :, i].swapaxes(1, 2) for i in range(3)]  # (B, H, N, d)
+    copies = [np.ascontiguousarray(x) for x in (views[0], *views)]
+    monkeypatch.setattr(np, "ascontiguousarray", lambda x: pytest.fail(f"copied {x.shape}") if x.ndim == 4 else x)
+    results = run([views[0], *views])
+    for x in results[:4]:
+        assert x.swapaxes(1, 2).reshape(2, 50, 2 * width).base is not None  # heads are joined without a copy
+    assert_same_bits(results, run(copies))
+
+
+@needs_compiler
+def test_other_strides():
+    inputs = random_inputs((2, 2, 40, 16))
+    expected = run(inputs)
+    turned = [x[:, :, ::-1].copy()[:, :, ::-1] for x in inputs]
+    columns = [x.copy(order="F") for x in inputs]
+    for strange in (turned, columns):
+        assert_same_bits(run(strange), expected)
+    one = [np.broadcast_to(x[:1, :1], x.shape) for x in inputs]
+    assert_same_bits(run(one), run([x.copy() for x in one]))
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [16, 3])
+def test_what_lies_around_the_arrays_is_not_read(width):
+    inputs = random_inputs((1, 2, 40, width), keys=50)
+    expected = run(inputs)
+    poisoned = []
+    for x in inputs:
+        room = np.full((x.shape[0] + 1, x.shape[1] + 1, x.shape[2] + 9, width + 4), np.nan, np.float32)
+        room[: x.shape[0], : x.shape[1], 4 : 4 + x.shape[2], :width] = x
+        poisoned.append(room[: x.shape[0], : x.shape[1], 4 : 4 + x.shape[2], :width])
+    assert_same_bits(run(poisoned), expected)
+
+
+@needs_compiler
+def test_offsets_past_32_bits(tmp_path):
+    # A file of holes: 3 rows that are 2**30 elements apart, 8 GiB of addresses and a few pages of memory.
+    whole = np.memmap(tmp_path / "holes", np.float32, "w+", shape=(2 * 2**30 + 16,))
+    far = np.lib.stride_tricks.as_strided(whole, (1, 1, 3, 16), (0, 0, 4 * 2**30, 4))
+    inputs = random_inputs((1, 1, 3, 16))
+    for i in range(4):
+        far[...] = inputs[i]
+        assert_same_bits(run([*inputs[:i], np.asarray(far), *inputs[i + 1 :]]), run(inputs))
+
+
+@needs_compiler
+@pytest.mark.skipif(not FULL, reason="takes long: MINIGRAD_FULL=1 runs it")
+def test_more_heads_than_a_grid_is_high():
+    inputs = random_inputs((3, 22_000, 2, 1))
+    assert_close(inputs, run(inputs), {})
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [128, 256])
+def test_tiles_for_little_shared_memory(width, monkeypatch):
+    monkeypatch.setattr(launch, "EMULATED_SHARED_MEMORY", 99 << 10)
+    inputs = random_inputs((1, 1, 70, width), keys=101)
+    assert_close(inputs, run(inputs), {})
+
+
+# ---- faults are found ------------------------------------------------------------------------------------------------
+
+FAULTS = {
+    "no barrier before tiles are used": ("        __syncthreads();  // the tiles are there\n", ""),
+    "no barrier after tiles were used": ("        __syncthreads();  // the last tiles have been used\n", ""),
+    "scores are read before the warp wrote them": (
+        "        __syncwarp();  // a row of P is written and read by one warp\n",
+        "",
+    ),
+    "keys past the last one are seen": ("return key < h.keys && key <=", "return key <="),
+    "a tile of keys too few": ("end_query + a.causal_offset)", "end_query + a.causal_offset - STREAM)"),
+    "the sum does not shrink": ("total[i] = total[i] * shrink + sum", "total[i] = total[i] + sum"),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("fault", FAULTS if FULL else list(FAULTS)[:1])
+def test_a_fault_is_found(fault):
+    """As wrong numbers, NaN or an error, in one order of threads at least."""
+    inputs = random_inputs((1, 1, 150, 16), keys=203)
+    options = {"is_causal": True, "causal_offset": 60}
+    exact = Attention(*inputs[1:], **options).output
+
+    def build(code, flags):
+        assert code.count(FAULTS[fault][0]) == 1
+        return EmulatedModule(code.replace(*FAULTS[fault]), flags)
+
+    def is_found(order, seed):
+        try:
+            with running(order, seed):
+                output, _ = attention_forward(*inputs[1:], **options)
+        except EmulatorError:
+            return True
+        return not np.linalg.norm(output - exact) <= TOLERANCE * np.linalg.norm(exact)
+
+    with built_by(build):
+        assert any([is_found(order, seed) for order, seed in ORDERS])
+
+
+@needs_compiler
+def test_shared_memory_that_is_one_row_short_is_found():
+    inputs = random_inputs((1, 1, 150, 16))
+
+    def short(code, flags):
+        return _Short(EmulatedModule(code, flags))
+
+    with built_by(short), pytest.raises(EmulatorError, match="shared memory"):
+        attention_forward(*inputs[1:])
+
+
+class _Short:
+    """A module whose kernels get 80 bytes less shared memory than they are launched with."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def get_function(self, name):
+        kernel = self.module.get_function(name)
+
+        def launched(grid, block, arguments, shared_mem):
+            return kernel(grid, block, arguments, shared_mem=shared_mem - 80)
+
+        return launched
+
+
+def sanitized_run(sanitize, width, options):
+    """A call, forward and backward, under a sanitizer, in a process that was started for it."""
+    inputs = random_inputs((B, H, N_Q, width), 1, N_K)
+    options = OPTIONS[options]()
+    with built_by(partial(EmulatedModule, sanitize=sanitize)), running("random", seed=1):
+        assert_close(inputs, run(inputs, **options), options)
+
+
+@needs_compiler
+@pytest.mark.skipif(not FULL, reason="takes long: MINIGRAD_FULL=1 runs it")
+@pytest.mark.parametrize("sanitize", ["address", "thread"])
+@pytest.mark.parametrize("options", ["key lengths", "a mask of keys, causal", "a bias of keys", "everything"])
+@pytest.mark.parametrize("width", [16, 33, 80, 256])
+def test_sanitizers_report_nothing(width, options, sanitize):
+    assert_nothing_reported(sanitize, f"{__name__}:sanitized_run", sanitize, width, options)
+
+
+# ---- compiled for a GPU ----------------------------------------------------------------------------------------------
+
+MASKS = [
+    (f"-DBIAS={bias}", f"-DDROPOUT={dropout}", f"-DALIGNED={aligned}")
+    for bias, dropout, aligned in itertools.product((0, 1, 2), (0, 1), (1, 0))
+]
+BUILDS = list(itertools.product(rows_of_tile_table("float32"), MASKS))
+
+
+@needs_nvcc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "row, mask", [b for b in BUILDS if FULL or (is_common(b[0]) and b[1] == MASKS[0])], ids=build_name
+)
+def test_no_register_is_spilled(row, mask, architecture, tmp_path):
+    report, _ = compiled_by_nvcc("float32", [*row.options, *mask], architecture, tmp_path)
+    assert_no_spills(report, kernels=1 if "-DBACKWARD=0" in row.options else 4 if "-DBIAS=2" in mask else 3)
+
+
+# What cupy.RawModule adds to its options (cupy 14.2, without the folders of headers, since no source includes any).
+OPTIONS_OF_CUPY = ("--std=c++17", "-ftz=true", "-arch=sm_90", "--device-as-default-execution-space")
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_nvrtc_compiles_it_as_cupy_would(backward):
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+    try:
+        nvrtc.nvrtcVersion()
+    except RuntimeError as error:
+        pytest.skip(f"nvidia-cuda-nvrtc is not installed: {error}")
+
+    def call(function, *arguments):
+        status, *results = function(*arguments)
+        assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, report()
+        return results[0] if results else None
+
+    def report():
+        log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+        nvrtc.nvrtcGetProgramLog(program, log)
+        return log.decode()
+
+    choice = tiles.choose_tiles("float32", 64, backward=backward, plain=False, shared_limit=227 << 10)
+    options = [*choice.options, "-DBIAS=2", "-DDROPOUT=1", *OPTIONS_OF_CUPY, "--ptxas-options=-v"]
+    code = launch.source_text(launch.SOURCES["float32"]).encode()
+    program = nvrtc.nvrtcCreateProgram(code, b"attention_f32.cu", 0, [], [])[1]
+    call(nvrtc.nvrtcCompileProgram, program, len(options), [option.encode() for option in options])
+    spilled = re.findall(r"(\d+) bytes spill stores", report())
+    assert spilled == ["0"] * (4 if backward else 1), report()
+
+
+# ---- the struct ------------------------------------------------------------------------------------------------------
+
+OFFSETS = """
+extern "C" __global__ void measure(int* found) {
+    Attention* a = 0;
+    int i = 0;
+    found[i++] = (int)sizeof(Attention);
+#define PLACE(field) found[i++] = (int)(long long)&a->field;
+    FIELDS
+}
+"""
+
+
+@needs_compiler
+def test_the_struct_is_the_same_in_python():
+    fields = " ".join(f"PLACE({name})" for name in ATTENTION.names)
+    code = launch.source_text(["attention.cuh"]) + OFFSETS.replace("FIELDS", fields)
+    found = np.zeros(1 + len(ATTENTION.names), np.int32)
+    compiled(code).get_function("measure")((1,), (1,), (found,))
+    assert found.tolist() == [ATTENTION.itemsize, *(ATTENTION.fields[name][1] for name in ATTENTION.names)]
