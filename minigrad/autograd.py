@@ -17,7 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from minigrad import ops
-from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating
+from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating, on_device_of
 from minigrad.grad_mode import GradMode
 from minigrad.operation import Node, computed, needed, wrapped
 from minigrad.tensor import Tensor
@@ -114,7 +114,8 @@ def _seed(output: Tensor, gradient: Any, caller: str) -> Array | Tensor:
                 f"{caller}: an output of shape {output.shape} needs a gradient of that shape; "
                 "only a single element has one by default (take .sum() or .mean() first)"
             )
-        return array_module(output._data).ones_like(output._data)
+        with on_device_of(output._data):
+            return array_module(output._data).ones_like(output._data)
     if not isinstance(gradient, Tensor):
         gradient = Tensor(gradient, dtype=output.dtype, device=output.device)
     if gradient.shape != output.shape:
@@ -147,7 +148,7 @@ def _walk(
     values: dict[Node, Tensor] = {}
     nodes = _nodes_to_walk(outputs, wanted, stops)
     pull = _pull_watched if is_watched() else _pull
-    with GradMode(create_graph):
+    with GradMode(create_graph), on_device_of(outputs[0]._data if outputs else None):
         for output, seed in zip(outputs, seeds, strict=True):
             if create_graph != isinstance(seed, Tensor):
                 seed = Tensor._of(seed) if create_graph else seed._data
@@ -377,7 +378,8 @@ def _own(gradient: Any, owned: bool) -> Tensor:
     """A gradient as a Tensor with an array that nothing else refers to."""
     if isinstance(gradient, Tensor):
         return ops.copy(gradient)
-    return Tensor._of(gradient if owned else gradient.copy())
+    with on_device_of(gradient):
+        return Tensor._of(gradient if owned else gradient.copy())
 
 
 # ---- gradients of gradients ------------------------------------------------------------------------------------------

@@ -1,14 +1,12 @@
-"""NumPy or CuPy: which library an array belongs to, devices, moving data, settings of the process.
+"""NumPy or CuPy: which library an array belongs to, devices, moving data.
 
-Here live the only decisions about array libraries and the process; this module knows arrays, not Tensors. CuPy is
+Here live the only decisions about array libraries; this module knows arrays, not Tensors. CuPy is
 imported when a "cuda" device is first asked for, never before.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
@@ -162,7 +160,7 @@ def on_device_of(array: Array) -> AbstractContextManager[Any]:
     return nullcontext() if device.id == sys.modules["cupy"].cuda.runtime.getDevice() else device
 
 
-# ---- process settings ------------------------------------------------------------------------------------------------
+# ---- the default device -------------------------------------------------------------------------------------------------
 
 _default_device = "cpu"
 
@@ -179,23 +177,3 @@ def set_default_device(device: str) -> None:
     """
     global _default_device
     _default_device = "cpu" if device == "cpu" else f"cuda:{cuda_device(device)[1]}"
-
-
-def _keep_freed_memory() -> None:
-    """Have glibc keep the memory of freed arrays for the next ones, instead of giving it back to the system each time.
-
-    Otherwise every array of 128 KiB or more is mapped, cleared page by page and unmapped again: a training step of a
-    small model then spends up to half of its time there. The process keeps its peak memory. MINIGRAD_KEEP_MEMORY=0 in
-    the environment leaves the allocator alone; without glibc nothing is changed.
-    """
-    if sys.platform != "linux" or os.environ.get("MINIGRAD_KEEP_MEMORY") == "0":
-        return
-    libc = ctypes.CDLL(None)
-    mallopt = getattr(libc, "mallopt", lambda parameter, value: 0)
-    size = 1 << 30  # bytes
-    mmap_threshold, trim_threshold = -3, -1  # arrays below it are not mapped apart; less than it is not given back
-    if mallopt(mmap_threshold, size) or mallopt(mmap_threshold, 32 << 20):  # older versions take no more than 32 MiB
-        mallopt(trim_threshold, size)
-
-
-_keep_freed_memory()

@@ -103,7 +103,7 @@ def gradcheck(
             return tuple(x * 0.0 if g is None else g for x, g in zip(sources, found, strict=True))
 
         gradient_of.__name__ = f"the gradient of {_name(fn)}"
-        arguments = [*inputs, *weights]
+        arguments = [*inputs, *[Tensor(w, device=y.device) for w, y in zip(weights, outputs, strict=True)]]
         gradcheck(
             gradient_of, arguments, order=order - 1, eps=eps, tolerance=tolerance, directions=directions, seed=seed + 1
         )

@@ -21,7 +21,16 @@ import numpy as np
 from numpy import ndarray
 
 from minigrad import ops, watchers
-from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating, plain_array
+from minigrad.backend import (
+    Array,
+    DeviceError,
+    array_module,
+    device_of,
+    is_array,
+    is_floating,
+    on_device_of,
+    plain_array,
+)
 from minigrad.grad_mode import mode
 from minigrad.hooks import Hooks
 from minigrad.promotion import promoted
@@ -123,7 +132,7 @@ def _callable(operation: Operation) -> Callable[..., Any]:
             if isinstance(x, Tensor):
                 data = x._data
                 arrays.append(data)
-                if data.dtype is not dtype:
+                if data.dtype is not dtype or type(data) is not ndarray:
                     uniform = uniform and dtype is None and type(data) is ndarray and data.dtype.kind == "f"
                     dtype = data.dtype
                 if x._requires_grad:
@@ -234,8 +243,10 @@ def computed(operation: Operation, arrays: Sequence[Any], options: dict[str, Any
     """(value, pullbacks) of operands that may have to be promoted first."""
     if len(arrays) > 1 or operation.floating:
         _check_devices(operation, arrays)
-        arrays = promoted(arrays, operation.floating, operation.exempt)
-    return _checked(operation, operation.body(*arrays, **options))
+    with on_device_of(next((x for x in arrays if is_array(x)), None)):
+        if len(arrays) > 1 or operation.floating:
+            arrays = promoted(arrays, operation.floating, operation.exempt)
+        return _checked(operation, operation.body(*arrays, **options))
 
 
 def _checked(operation: Operation, result: Any) -> tuple[Any, Any]:
@@ -401,7 +412,8 @@ def _constant(operation: Operation, operand: Any) -> Any:
     if isinstance(operand, np.generic) and operand.dtype.kind in "fiub":
         return operand.item()  # a scalar never widens
     if is_array(operand):
-        return plain_array(operand).copy()
+        with on_device_of(operand):
+            return plain_array(operand).copy()
     raise _no_operand(operation, operand)
 
 

@@ -311,7 +311,8 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         rebuild, (cls, data, requires_grad) = self.__reduce__()
-        copy = rebuild(cls, data.copy(), requires_grad)
+        with on_device_of(data):
+            copy = rebuild(cls, data.copy(), requires_grad)
         copy._grad = None if self._grad is None else self._grad.detach().clone()
         return copy
 

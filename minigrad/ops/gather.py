@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import Array, DeviceError, array_module, device_of, is_array
+from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, on_device_of
 from minigrad.ops.elementwise import astype
 from minigrad.ops.index import add_at, getitem, plain_key, put_at
 from minigrad.ops.shape import broadcast_to, expand_dims, reshape, squeeze
@@ -177,7 +177,8 @@ def _key(places: Array, axis: int) -> tuple[Array, ...]:
     if places.ndim < 2:
         return (places,)
     library = array_module(places)
-    key = list(library.ix_(*[library.arange(n) for n in places.shape]))
+    with on_device_of(places):
+        key = list(library.ix_(*[library.arange(n) for n in places.shape]))
     key[axis] = places
     return tuple(key)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import array_module, is_array, refuse_places_outside
+from minigrad.backend import array_module, is_array, on_device_of, refuse_places_outside
 from minigrad.operation import op
 from minigrad.ops.elementwise import constant, where
 from minigrad.tensor import Tensor
@@ -26,9 +26,10 @@ def _plain_part(part: Any) -> Any:
     if isinstance(part, slice):
         return slice(*[None if end is None else operator.index(end) for end in (part.start, part.stop, part.step)])
     if isinstance(part, Tensor):
-        return constant(part).data.copy()  # read by an operation, which watchers are told of
+        part = constant(part).data  # read by an operation, which watchers are told of
     if is_array(part):
-        return part.copy()
+        with on_device_of(part):
+            return part.copy()
     if isinstance(part, (list, tuple)):
         return _array_of(part)
     return part
