@@ -2,10 +2,8 @@
 
 from numpy import bool_, float16, float32, float64, int32, int64
 
-from minigrad import (  # first: with it come tensor and autograd, in the order in which they need one another
-    allocator,
-    ops,
-)
+# ops first: with it come tensor and autograd, in the order in which they need one another
+from minigrad import allocator, ops
 from minigrad.autocast import autocast
 from minigrad.autograd import grad
 from minigrad.backend import DeviceError, cuda_available, get_default_device, set_default_device

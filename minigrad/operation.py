@@ -241,10 +241,9 @@ def _bind(operation: Operation, operands: tuple[Any, ...], chosen: dict[str, Any
 
 def computed(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
     """(value, pullbacks) of operands that may have to be promoted first."""
-    if len(arrays) > 1 or operation.floating:
-        _check_devices(operation, arrays)
     with on_device_of(next((x for x in arrays if is_array(x)), None)):
         if len(arrays) > 1 or operation.floating:
+            _check_devices(operation, arrays)
             arrays = promoted(arrays, operation.floating, operation.exempt)
         return _checked(operation, operation.body(*arrays, **options))
 
