@@ -160,7 +160,7 @@ def on_device_of(array: Array) -> AbstractContextManager[Any]:
     return nullcontext() if device.id == sys.modules["cupy"].cuda.runtime.getDevice() else device
 
 
-# ---- the default device ------------------------------------------------------------------------------------------------
+# ---- the default device ----------------------------------------------------------------------------------------------
 
 _default_device = "cpu"
 
