@@ -159,7 +159,7 @@ def _callable(operation: Operation) -> Callable[..., Any]:
                 arrays = [x._data if isinstance(x, Tensor) else x for x in operands]
                 value, pullbacks = computed(operation, arrays, options)
         except (IndexError, OverflowError, TypeError, ValueError) as error:
-            if str(error).startswith(operation.name):
+            if str(error).startswith((f"{operation.name}:", f"{operation.name} takes")):
                 raise
             raise _named(error, operation, operands) from error
         recording = needs_grad and pullbacks is not None and mode.grad_enabled

@@ -373,3 +373,12 @@ def test_one_of_several_values_holds_no_options_once_the_graph_is_freed():
     (first + second).backward()
     del held
     assert gone() is None
+
+
+def test_a_message_that_only_begins_like_the_operation_is_given_its_name():
+    @mg.op
+    def exp(x):
+        raise ValueError("expected more of it")
+
+    with pytest.raises(ValueError, match=r"^exp: expected more of it \(called with \(2,\)\)"):
+        exp(leaf([1.0, 2.0]))
