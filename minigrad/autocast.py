@@ -1,6 +1,6 @@
-"""autocast: a block in which products are made of float16, and what needs float32's range or sums is made in float32.
+"""autocast: a block in which products are made of 16-bit numbers, and what needs float32's range or sums in float32.
 
-Which operations these are is written where each is defined: `@in_float16` or `@in_float32` above it. All others compute
+Which operations these are is written where each is defined: `@in_16_bits` or `@in_float32` above it. All others compute
 in the common dtype of their operands, as ever. The casts are operations themselves, recorded like any other, so the
 gradient of each leaf arrives in the leaf's own dtype.
 """
@@ -16,20 +16,21 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minigrad import ops
+from minigrad.dtypes import is_16_bit, tensor_dtype
 from minigrad.operation import Operation
 from minigrad.tensor import Tensor
 from minigrad.watchers import set_cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)
-_reckoned_in: dict[Operation, np.dtype] = {}  # of the operations that autocast changes
+_FLOAT32 = np.dtype(np.float32)
+_reckoned_in: dict[Operation, np.dtype | None] = {}  # of the operations that autocast changes; None: the block's dtype
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.enabled = False
-        self.former: list[bool] = []  # of the blocks that this thread is in
+        self.dtype: np.dtype | None = None  # of products; None outside of blocks
+        self.former: list[np.dtype | None] = []  # of the blocks that this thread is in
 
 
 _thread = _Thread()
@@ -40,24 +41,26 @@ _thread = _Thread()
 class autocast:
     """Mixed precision in a `with` block, or while a decorated function runs, in this thread: `torch.autocast`.
 
-    Products (matmul, linear, einsum, attention) cast their floating tensors to float16 and give float16. Softmax, norms
-    of layers, losses, sums, means, exponentials, logarithms and powers cast them to float32 and give float32. float64
-    stays as it is. Put the model's call and the loss into the block, `backward()` behind it; gradients too small for
-    float16 are saved by `nn.optim.GradScaler`.
+    Products (matmul, linear, einsum, attention) cast their floating tensors to `dtype` and give that. Softmax, norms of
+    layers, losses, sums, means, exponentials, logarithms and powers cast them to float32 and give float32. float64
+    stays as it is. Put the model's call and the loss into the block, `backward()` behind it. Gradients too small for
+    float16 are saved by `nn.optim.GradScaler`; bfloat16 has float32's range and fewer digits.
 
     Args:
-        dtype: "float16", the only one that there is: NumPy has no bfloat16. TypeError for another.
+        dtype: float16 or bfloat16, which needs the package ml_dtypes. TypeError for another.
         enabled: False for a block without mixed precision, within one that has it.
     """
 
     def __init__(self, dtype: Any = "float16", enabled: bool = True) -> None:
-        if dtype not in ("float16", np.float16, _FLOAT16):
-            raise TypeError(f"autocast: dtype must be 'float16', the one 16-bit dtype of a tensor, not {dtype!r}")
-        self._enabled = bool(enabled)
+        name = dtype if isinstance(dtype, str) else getattr(dtype, "name", getattr(dtype, "__name__", None))
+        if name not in ("float16", "bfloat16"):
+            raise TypeError(f"autocast: dtype must be 'float16' or 'bfloat16', not {dtype!r}")
+        narrow = tensor_dtype(name)
+        self._dtype = narrow if enabled else None
 
     def __enter__(self) -> None:
-        _thread.former.append(_thread.enabled)
-        _set(self._enabled)
+        _thread.former.append(_thread.dtype)
+        _set(self._dtype)
 
     def __exit__(self, *exception: object) -> None:
         _set(_thread.former.pop())
@@ -78,34 +81,34 @@ class autocast:
 
 def same_autocast() -> autocast:
     """A block with what this thread has now, for what is run again later."""
-    return autocast(enabled=_thread.enabled)
+    return autocast(_thread.dtype or "float16", enabled=_thread.dtype is not None)
 
 
-def _set(enabled: bool) -> None:
-    _thread.enabled = enabled
-    set_cast(_cast_operands if enabled else None)
+def _set(dtype: np.dtype | None) -> None:
+    _thread.dtype = dtype
+    set_cast(None if dtype is None else _cast_operands)
 
 
 # ---- what is cast ----------------------------------------------------------------------------------------------------
 
 
-def in_float16(function: Any = None, *, exempt: Iterable[str] = ()) -> Any:
-    """Decorates an operation, or a function of tensors: within autocast its floating tensors are cast to float16 first.
+def in_16_bits(function: Any = None, *, exempt: Iterable[str] = ()) -> Any:
+    """Decorates an operation, or a function of tensors: within autocast its floating tensors are cast to 16 bits first.
 
     A function, unlike an operation, then runs outside autocast, in which its parts would be cast once more.
     `exempt` names inputs of a function that are not cast.
     """
     if function is None:
-        return functools.partial(in_float16, exempt=exempt)
-    return _in_dtype(function, _FLOAT16, frozenset(exempt))
+        return functools.partial(in_16_bits, exempt=exempt)
+    return _in_dtype(function, None, frozenset(exempt))
 
 
 def in_float32(function: Function) -> Function:
-    """As `in_float16`, to float32."""
+    """As `in_16_bits`, to float32."""
     return _in_dtype(function, _FLOAT32, frozenset())
 
 
-def _in_dtype(function: Any, dtype: np.dtype, exempt: frozenset[str]) -> Any:
+def _in_dtype(function: Any, dtype: np.dtype | None, exempt: frozenset[str]) -> Any:
     if hasattr(function, "operation"):  # which asks `_cast_operands` itself, at no cost while nobody casts
         _reckoned_in[function.operation] = dtype
         return function
@@ -113,10 +116,11 @@ def _in_dtype(function: Any, dtype: np.dtype, exempt: frozenset[str]) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not _thread.enabled or not any(isinstance(x, Tensor) for x in (*args, *kwargs.values())):
+        if _thread.dtype is None or not any(isinstance(x, Tensor) for x in (*args, *kwargs.values())):
             return function(*args, **kwargs)
-        args = tuple([x if place in exempt_places else _cast(x, dtype) for place, x in enumerate(args)])
-        kwargs = {name: x if name in exempt else _cast(x, dtype) for name, x in kwargs.items()}
+        target = dtype or _thread.dtype
+        args = tuple([x if place in exempt_places else _cast(x, target) for place, x in enumerate(args)])
+        kwargs = {name: x if name in exempt else _cast(x, target) for name, x in kwargs.items()}
         with autocast(enabled=False):
             return function(*args, **kwargs)
 
@@ -125,14 +129,14 @@ def _in_dtype(function: Any, dtype: np.dtype, exempt: frozenset[str]) -> Any:
 
 def _cast_operands(operation: Operation, operands: Sequence[Any]) -> Sequence[Any] | None:
     """What the operation is to be called with instead, or None."""
-    dtype = _reckoned_in.get(operation)
-    if dtype is None:
+    if operation not in _reckoned_in:
         return None
+    dtype = _reckoned_in[operation] or _thread.dtype
     cast = [_cast(x, dtype) for x in operands]
     return cast if any(new is not old for new, old in zip(cast, operands, strict=True)) else None
 
 
-def _cast(x: Any, dtype: np.dtype) -> Any:
-    """x in this dtype if it is a tensor or array of float16 or float32."""
+def _cast(x: Any, dtype: Any) -> Any:
+    """x in this dtype if it is a tensor or array of floats of 16 or 32 bits."""
     given = getattr(x, "dtype", dtype)
-    return ops.astype(x, dtype=dtype) if given != dtype and given in (_FLOAT16, _FLOAT32) else x
+    return ops.astype(x, dtype=dtype) if given != dtype and (given == _FLOAT32 or is_16_bit(given)) else x

@@ -17,7 +17,8 @@ import numpy as np
 from numpy import ndarray
 
 from minigrad import ops
-from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, is_floating, on_device_of
+from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, on_device_of
+from minigrad.dtypes import is_floating
 from minigrad.grad_mode import GradMode
 from minigrad.operation import Node, computed, needed, wrapped
 from minigrad.tensor import Tensor

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.dtypes import tensor_dtype
+
 Array = Any  # numpy.ndarray or cupy.ndarray: CuPy need not be installed, so the type cannot name it
 
 
@@ -44,21 +46,6 @@ def refuse_masked(value: object) -> None:
     """TypeError for an array that hides elements."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError("a masked array would lose its mask; fill it first, with array.filled(value)")
-
-
-def tensor_dtype(dtype: Any) -> np.dtype:
-    """The dtype in native byte order. TypeError unless it is one of booleans, integers or floats of up to 64 bits."""
-    found = np.dtype(dtype)
-    if found.kind not in "fiub":
-        raise TypeError(f"a tensor holds floats, integers or booleans, not {found}")
-    if found.itemsize > 8:
-        raise TypeError(f"a tensor holds floats of 16, 32 or 64 bits, not {found}; use .astype(np.float64)")
-    return found if found.isnative else found.newbyteorder("=")
-
-
-def is_floating(dtype: np.dtype) -> bool:
-    """Whether values of this dtype can carry gradients."""
-    return dtype.kind == "f"
 
 
 def array_module(*operands: object) -> ModuleType:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minigrad import ops
-from minigrad.backend import Array, is_floating, tensor_dtype
+from minigrad.backend import Array
+from minigrad.dtypes import bfloat16, is_floating, tensor_dtype
 
 if TYPE_CHECKING:
     from minigrad.tensor import Tensor
@@ -34,11 +35,12 @@ class Casts:
             return self if target == self.device else ops.to_device(self, device=target)
         if target is None:
             raise TypeError("to: name a device such as 'cuda' or a dtype such as 'float64', not None")
-        try:
-            dtype = np.dtype(target)
-        except TypeError as error:
-            raise TypeError(f"to: {target!r} is neither a device ('cpu', 'cuda', 'cuda:1') nor a dtype") from error
-        dtype = tensor_dtype(dtype)
+        if target != "bfloat16":
+            try:
+                np.dtype(target)
+            except TypeError as error:
+                raise TypeError(f"to: {target!r} is neither a device ('cpu', 'cuda', 'cuda:1') nor a dtype") from error
+        dtype = tensor_dtype(target)
         return self if dtype == self.dtype else ops.astype(self, dtype=dtype)
 
     def type_as(self, other: Tensor) -> Tensor:
@@ -48,6 +50,10 @@ class Casts:
     def half(self) -> Tensor:
         """As float16."""
         return self.to(np.float16)
+
+    def bfloat16(self) -> Tensor:
+        """As bfloat16, which needs the package ml_dtypes."""
+        return self.to(bfloat16)
 
     def float(self) -> Tensor:
         """As float32."""
@@ -70,7 +76,7 @@ class Casts:
         return self.to(np.bool_)
 
     def is_floating_point(self) -> Flag:
-        """Whether the dtype is float16, float32 or float64."""
+        """Whether the dtype is float16, bfloat16, float32 or float64."""
         return is_floating(self.dtype)
 
     def contiguous(self) -> Any:

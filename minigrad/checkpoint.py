@@ -12,7 +12,9 @@ import numpy as np
 from minigrad import ops
 from minigrad.autocast import same_autocast
 from minigrad.autograd import gradients_between, restored
-from minigrad.backend import Array, array_module, is_array, is_floating, to_device
+from minigrad.backend import Array, array_module, is_array, to_device
+from minigrad.bfloat import takes_bfloat16
+from minigrad.dtypes import finfo, is_floating
 from minigrad.factories import zeros
 from minigrad.grad_mode import GradMode, is_grad_enabled
 from minigrad.operation import Node, Operation, op
@@ -58,6 +60,7 @@ def checkpoint(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return tuple(outputs) if several else outputs[0]
 
 
+@takes_bfloat16
 @op(linear=True)  # its pullback serves arrays and Tensors as it is
 def checkpointed(*inputs: Any, segment: _Segment) -> Any:
     """The values of a segment without its graph; the inputs are what gradients flow to."""
@@ -197,7 +200,7 @@ class _Form:
         """Whether they are equal up to rounding, which a pass through another room of attention may change."""
         if (self.shape, self.dtype) != (other.shape, other.dtype):
             return False
-        rounding = float(np.finfo(self.dtype if is_floating(self.dtype) else np.float64).eps)
+        rounding = float(finfo(self.dtype if is_floating(self.dtype) else np.dtype(np.float64)).eps)
         with np.errstate(invalid="ignore"):  # inf - inf
             near = abs(self.sums - other.sums) < 64 * rounding * self.sizes  # never for infinities
         same = (self.sums == other.sums) | (np.isnan(self.sums) & np.isnan(other.sums))

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad import backend
+from minigrad import backend, dtypes
 from minigrad.methods import sizes_of
 from minigrad.promotion import get_default_dtype, result_type
 from minigrad.random import Generator, next_generator
@@ -50,7 +50,7 @@ def full(
     Raises ValueError for a number that the dtype cannot hold, TypeError for a tensor that requires grad.
     """
     value = number("full: fill_value", fill_value)
-    chosen = result_type([value]) if dtype is None else backend.tensor_dtype(dtype)
+    chosen = result_type([value]) if dtype is None else dtypes.tensor_dtype(dtype)
     check_held("full", value, chosen)
     return _made(np.full(_shape("full", (size,)), value, chosen), device, requires_grad)
 
@@ -142,7 +142,7 @@ def rand(
     """Uniform numbers in [0, 1). The same in every dtype, but for the digits that a narrower one lacks."""
     shape, chosen = _shape("rand", size), _drawn_dtype("rand", dtype)
     numbers = next_generator(generator).random(shape)
-    places = 2.0 ** (np.finfo(chosen).nmant + 1)  # cut off, not rounded: a number just below 1 must not become 1
+    places = 2.0 ** (dtypes.finfo(chosen).nmant + 1)  # cut off, not rounded: a number just below 1 must not become 1
     return _made((np.floor(numbers * places) / places).astype(chosen), device, requires_grad)
 
 
@@ -273,12 +273,12 @@ def _around(array: Any) -> Tensor:
 
 
 def _or_default(dtype: Any) -> Any:
-    return get_default_dtype() if dtype is None else backend.tensor_dtype(dtype)
+    return get_default_dtype() if dtype is None else dtypes.tensor_dtype(dtype)
 
 
 def _drawn_dtype(name: str, dtype: Any) -> np.dtype:
     chosen = np.dtype(_or_default(dtype))
-    if not backend.is_floating(chosen):
+    if not dtypes.is_floating(chosen):
         raise TypeError(f"{name}: draws fractions, which {chosen} cannot hold; use a floating dtype, or randint")
     return chosen
 
@@ -300,9 +300,9 @@ def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
 
 def _check_integers(name: str, low: int, high: int, dtype: Any) -> None:
     """ValueError unless the dtype can hold every integer from `low` to below `high`."""
-    chosen = backend.tensor_dtype(dtype)
-    if backend.is_floating(chosen):
-        most = 2 ** (np.finfo(chosen).nmant + 1)  # beyond it some integers are missing
+    chosen = dtypes.tensor_dtype(dtype)
+    if dtypes.is_floating(chosen):
+        most = 2 ** (dtypes.finfo(chosen).nmant + 1)  # beyond it some integers are missing
         limits = -most, most
     else:
         limits = (0, 1) if chosen.kind == "b" else (np.iinfo(chosen).min, np.iinfo(chosen).max)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from minigrad.autograd import grad
-from minigrad.backend import array_module, device_of, is_array, is_floating, to_device
+from minigrad.backend import array_module, device_of, is_array, to_device
+from minigrad.dtypes import is_floating
 from minigrad.grad_mode import enable_grad
 from minigrad.tensor import Tensor
 

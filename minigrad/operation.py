@@ -21,16 +21,10 @@ import numpy as np
 from numpy import ndarray
 
 from minigrad import ops, watchers
-from minigrad.backend import (
-    Array,
-    DeviceError,
-    array_module,
-    device_of,
-    is_array,
-    is_floating,
-    on_device_of,
-    plain_array,
-)
+from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, on_device_of, plain_array
+from minigrad.bfloat import body_for
+from minigrad.calling import bound
+from minigrad.dtypes import is_floating, is_numeric
 from minigrad.grad_mode import mode
 from minigrad.hooks import Hooks
 from minigrad.promotion import promoted
@@ -38,6 +32,7 @@ from minigrad.scalars import in_short
 from minigrad.tensor import Memory, Tensor
 
 _new = object.__new__
+_FLOAT32 = np.dtype(np.float32)
 _NO_OPTIONS: dict[str, Any] = {}
 
 # ---- operations ------------------------------------------------------------------------------------------------------
@@ -124,7 +119,7 @@ def _callable(operation: Operation) -> Callable[..., Any]:
     @functools.wraps(body)
     def call(*operands: Any, **options: Any) -> Any:
         if len(operands) != count:
-            operands, options = _bind(operation, operands, options)
+            operands, options = bound(operation, operands, options)
         arrays = []
         dtype = None
         uniform, needs_grad, absent = True, False, False
@@ -177,14 +172,15 @@ def _callable(operation: Operation) -> Callable[..., Any]:
 
 
 def _arithmetic(operation: Operation, general: Callable[..., Any]) -> Callable[..., Any]:
-    """`general` for an operation of two inputs without options, with a straight way for two Tensors of one dtype."""
-    body, floating = operation.body, operation.floating
+    """`general` for an operation of two inputs without options, with a straight way for Tensors of one float dtype."""
+    body = operation.body
 
     def call(x: Any, y: Any) -> Any:
         if watchers.active or not isinstance(x, Tensor) or not isinstance(y, Tensor):
             return general(x, y)
         a, b = x._data, y._data
-        if a.dtype is not b.dtype or type(a) is not ndarray or (floating and a.dtype.kind != "f"):
+        dtype = a.dtype
+        if dtype is not b.dtype or type(a) is not ndarray or (dtype is not _FLOAT32 and dtype.kind != "f"):
             return general(x, y)
         try:
             value, pullbacks = result = body(a, b)
@@ -214,38 +210,13 @@ def _arithmetic(operation: Operation, general: Callable[..., Any]) -> Callable[.
     return call
 
 
-def _bind(operation: Operation, operands: tuple[Any, ...], chosen: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
-    """NumPy's ways of calling: options by position, inputs by name, a list of inputs. TypeError for other ways."""
-    name, count = operation.name, len(operation.inputs)
-    if operation.variadic:
-        if not operands or not isinstance(operands[0], (list, tuple)):
-            given = type(operands[0]).__name__ if operands else "nothing"
-            raise TypeError(f"{name} takes a list of tensors first, got {given}")
-        inputs, extra = tuple(operands[0]), operands[1:]
-        if not inputs:
-            raise ValueError(f"{name} needs at least one tensor, got an empty list")
-    else:
-        inputs, extra = operands[:count], operands[count:]
-        if len(inputs) < count:
-            inputs += tuple([chosen.pop(name) for name in operation.inputs[len(inputs) :] if name in chosen])
-        if len(inputs) < count:
-            raise TypeError(f"{name} takes the inputs {', '.join(operation.inputs)}; got {len(inputs)} of them")
-    if len(extra) > len(operation.options):
-        raise TypeError(f"{name} takes at most {len(operation.options)} options, got {len(extra)}")
-    for option, value in zip(operation.options, extra, strict=False):
-        if option in chosen:
-            raise TypeError(f"{name} got its option {option} twice, by position and by name")
-        chosen[option] = value
-    return inputs, chosen
-
-
 def computed(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
     """(value, pullbacks) of operands that may have to be promoted first."""
     with on_device_of(next((x for x in arrays if is_array(x)), None)):
         if len(arrays) > 1 or operation.floating:
             _check_devices(operation, arrays)
             arrays = promoted(arrays, operation.floating, operation.exempt)
-        return _checked(operation, operation.body(*arrays, **options))
+        return _checked(operation, body_for(operation, arrays)(*arrays, **options))
 
 
 def _checked(operation: Operation, result: Any) -> tuple[Any, Any]:
@@ -408,7 +379,7 @@ def _constant(operation: Operation, operand: Any) -> Any:
     """An operand that is no Tensor: a number, an array (copied, as a graph may come to refer to it) or None."""
     if operand is None or type(operand) in (float, int, bool):
         return operand
-    if isinstance(operand, np.generic) and operand.dtype.kind in "fiub":
+    if isinstance(operand, np.generic) and is_numeric(operand.dtype):
         return operand.item()  # a scalar never widens
     if is_array(operand):
         with on_device_of(operand):

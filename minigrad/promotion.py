@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import is_floating
+from minigrad.dtypes import is_16_bit, is_floating
 
 _default = np.dtype(np.float32)
 
@@ -78,4 +78,6 @@ def category(dtype: np.dtype) -> int:
 def _common(a: np.dtype, b: np.dtype) -> np.dtype:
     if category(a) != category(b):
         return a if category(a) > category(b) else b
+    if is_16_bit(a) and is_16_bit(b) and a != b:
+        return np.dtype(np.float32)  # float16 and bfloat16, of which neither holds the other
     return np.promote_types(a, b)

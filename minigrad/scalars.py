@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import is_floating
+from minigrad.dtypes import finfo, is_floating
 
 
 def number(what: str, value: Any) -> Any:
@@ -38,7 +38,7 @@ def check_held(operation: str, value: float, dtype: np.dtype) -> None:
     """ValueError for a number beyond those of the dtype, which would become infinite or another number silently."""
     if dtype.kind == "b" or (is_floating(dtype) and isinstance(value, float) and not math.isfinite(value)):
         return
-    limits: Any = np.finfo(dtype) if is_floating(dtype) else np.iinfo(dtype)
+    limits: Any = finfo(dtype) if is_floating(dtype) else np.iinfo(dtype)
     low, high = limits.min, limits.max
     hint = "make the tensor floating first"
     if is_floating(dtype):

@@ -19,18 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minigrad import ops
-from minigrad.backend import (
-    Array,
-    device_of,
-    get_default_device,
-    is_array,
-    is_floating,
-    on_device_of,
-    plain_array,
-    tensor_dtype,
-    to_device,
-)
+from minigrad.backend import Array, device_of, get_default_device, is_array, on_device_of, plain_array, to_device
 from minigrad.casts import Casts
+from minigrad.dtypes import is_floating, tensor_dtype
 from minigrad.hooks import Hooked, Hooks
 from minigrad.methods import Methods
 from minigrad.operators import Operators

@@ -23,7 +23,8 @@ from typing import Any
 
 from minigrad import ops
 from minigrad.autograd import grad
-from minigrad.backend import is_array, is_floating
+from minigrad.backend import is_array
+from minigrad.dtypes import is_floating
 from minigrad.factories import zeros, zeros_like
 from minigrad.grad_mode import enable_grad
 from minigrad.promotion import get_default_dtype

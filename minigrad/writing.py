@@ -14,6 +14,7 @@ import numpy as np
 
 from minigrad import ops
 from minigrad.backend import Array, DeviceError, device_of, is_array, on_device_of, refuse_places_outside, to_device
+from minigrad.dtypes import is_numeric
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.promotion import category
 from minigrad.scalars import check_held, number
@@ -191,6 +192,6 @@ class Writing:
 def _numbers(values: Any, device: str) -> Array:
     """Lists as an array; TypeError for what are no numbers, and would become some silently: None, "1", 1j."""
     array = values if hasattr(values, "dtype") else np.asarray(values)
-    if array.dtype.kind not in "fiub":
+    if not is_numeric(array.dtype):
         raise TypeError(f"a tensor holds floats, integers or booleans, not {array.dtype}")
     return array if array is values else to_device(array, device)

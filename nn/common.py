@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from minigrad import Tensor, ops
-from minigrad.backend import device_of, is_floating, to_device
+from minigrad.backend import device_of, to_device
+from minigrad.dtypes import is_16_bit, is_floating
 from minigrad.promotion import result_type
 from minigrad.random import next_generator
 from minigrad.scalars import in_short, number
@@ -26,7 +27,7 @@ def as_dtype(x: Any, dtype: Any) -> Any:
 
 
 def floating_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
-    """Both in their common dtype, float32 for float16, and that dtype itself, which the result shall have.
+    """Both in their common dtype, float32 for 16 bits, and that dtype itself, which the result shall have.
 
     Raises TypeError for what is no tensor, or if neither is floating.
     """
@@ -35,7 +36,7 @@ def floating_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
             raise TypeError(f"{name} takes tensors, got {type(value).__name__}: make one of it with mg.Tensor(...)")
     dtype = result_type([x, y])
     check_floating(f"{name}: one of its tensors", dtype)
-    wide = np.dtype(np.float32) if dtype == np.float16 else dtype
+    wide = np.dtype(np.float32) if is_16_bit(dtype) else dtype
     return as_dtype(x, wide), as_dtype(y, wide), dtype
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from minigrad import log_softmax, op, ops, softmax
 from minigrad.autocast import in_float32
 from minigrad.backend import array_module
+from minigrad.bfloat import takes_bfloat16
 from minigrad.ops import elu, gelu, leaky_relu, one_hot, relu, silu, softplus
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.scalars import number
@@ -290,6 +291,7 @@ def embedding(ids: Any, weight: Any, padding_idx: int | None = None) -> Any:
     return take_rows(weight, ids, padding=None if padding_idx is None else padding_idx % count)
 
 
+@takes_bfloat16
 @op(linear=True, exempt=["ids"])
 def take_rows(weight: Any, ids: Any, *, padding: int | None) -> Any:
     """weight[ids]."""
@@ -304,17 +306,19 @@ def take_rows(weight: Any, ids: Any, *, padding: int | None) -> Any:
 def add_rows(g: Any, ids: Any, *, count: int, padding: int | None) -> Any:
     """Zeros (V, D) with each row of g added at its id, the padding row left out: the opposite of `take_rows`.
 
-    Equal ids are brought together by sorting and summed run by run, many times faster than `add.at`.
+    Equal ids are brought together by sorting and summed run by run, many times faster than `add.at`; 16 bits in
+    float32.
     """
     library = array_module(g)
-    value = library.zeros((count, g.shape[-1]), g.dtype)
+    rows = widened(g)
+    value = library.zeros((count, g.shape[-1]), rows.dtype)
     if ids.size:
         flat = ids.reshape(-1)
         order = library.argsort(flat, kind="stable")
         flat = flat[order]
         starts = library.flatnonzero(flat[1:] != flat[:-1]) + 1
         starts = library.concatenate([library.zeros(1, starts.dtype), starts])
-        value[flat[starts]] = library.add.reduceat(g.reshape(ids.size, g.shape[-1])[order], starts, axis=0)
+        value[flat[starts]] = library.add.reduceat(rows.reshape(ids.size, g.shape[-1])[order], starts, axis=0)
     if padding is not None:
         value[padding] = 0
 
@@ -322,4 +326,4 @@ def add_rows(g: Any, ids: Any, *, count: int, padding: int | None) -> Any:
         rows = take_rows(h, ids, padding=None)
         return rows if padding is None else ops.where((ids == padding)[..., None], 0.0, rows)
 
-    return value, (pullback, None)
+    return narrowed(value, g.dtype), (pullback, None)

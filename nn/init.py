@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minigrad import Tensor, no_grad
-from minigrad.backend import is_floating, to_device
+from minigrad.backend import to_device
+from minigrad.dtypes import is_floating
 from minigrad.random import Generator, next_generator
 from nn.module import Parameter
 

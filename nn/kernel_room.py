@@ -17,6 +17,8 @@ from kernels.dropout import dropout_factor
 from kernels.tiles import HEAD_DIMS
 from minigrad import Tensor, op, ops
 from minigrad.backend import array_module, device_of, to_device
+from minigrad.bfloat import takes_bfloat16
+from minigrad.dtypes import is_16_bit
 from minigrad.ops.elementwise import narrowed
 from minigrad.random import next_key
 from nn.common import array_of, as_dtype, repeated_heads
@@ -53,6 +55,7 @@ def composed_attention(
     return narrowed(plain_attention(q, k, v, bias, visible, kept, scale=scale), query.dtype)
 
 
+@takes_bfloat16
 @op(reference=composed_attention, exempt=["mask", "key_lengths"], optional=["mask", "key_lengths"])
 def kernel_attention(
     query: Any,
@@ -112,7 +115,7 @@ def attention_by_kernels(
 ) -> Any:
     """`nn.functional.scaled_dot_product_attention` of arguments that it has checked, (*leading, N_q, E) in `dtype`.
 
-    Raises TypeError for another dtype than float32 and float16, ValueError for more than 256 features.
+    Raises TypeError for another dtype than float32, float16 and bfloat16, ValueError for more than 256 features.
     """
     shape = (*leading, query.shape[-2], value.shape[-1])
     width = max(1, query.shape[-1], value.shape[-1])
@@ -149,9 +152,9 @@ def attention_by_kernels(
 
 
 def _check_size(dtype: np.dtype, width: int) -> None:
-    if dtype not in (np.float32, np.float16):
+    if dtype != np.float32 and not is_16_bit(dtype):
         raise TypeError(
-            f"attention: the kernel room computes in float32 and float16, got {dtype}; "
+            f"attention: the kernel room computes in float32, float16 and bfloat16, got {dtype}; "
             "the rooms plain and fused take it"
         )
     if width > HEAD_DIMS[-1]:

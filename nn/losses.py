@@ -13,7 +13,8 @@ import numpy as np
 
 from minigrad import op, ops
 from minigrad.autocast import in_float32
-from minigrad.backend import array_module, is_floating
+from minigrad.backend import array_module
+from minigrad.dtypes import is_floating
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.promotion import result_type

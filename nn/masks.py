@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from minigrad import DeviceError, Tensor, ops
-from minigrad.backend import array_module, device_of, is_floating
+from minigrad.backend import array_module, device_of
+from minigrad.dtypes import is_floating
 from nn.common import array_of
 
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from minigrad import Tensor, no_grad, zeros_like
-from minigrad.backend import is_floating, to_device
+from minigrad.backend import to_device
+from minigrad.dtypes import is_floating
 from minigrad.inspect.trace import inside
 from minigrad.watchers import is_watched
 

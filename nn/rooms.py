@@ -148,7 +148,7 @@ _pinned = _Pinned()
 def attention_room(name: str) -> Iterator[None]:
     """Within this context, in this thread, attention is computed in the room `name`: "plain", "fused" or "kernel".
 
-    Without it, "kernel" is taken on a GPU for float32 and float16, else "fused". On a CPU "kernel" runs the same
+    Without it, "kernel" is taken on a GPU for floats of 16 and 32 bits, else "fused". On a CPU "kernel" runs the same
     kernels in an emulator, for study: slowly, and it needs g++.
 
     Raises ValueError for another name.

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from minigrad import ops
-from minigrad.autocast import in_float16
-from minigrad.backend import device_of, is_floating
+from minigrad.autocast import in_16_bits
+from minigrad.backend import device_of
+from minigrad.dtypes import is_floating
 from minigrad.ops.elementwise import narrowed
+from minigrad.promotion import result_type
 from minigrad.scalars import number
 from nn.common import array_of, as_dtype, dropout_mask, probability, repeated_heads
 from nn.kernel_room import attention_by_kernels
@@ -21,7 +23,7 @@ from nn.masks import check_masks, read_masks
 from nn.rooms import ROOMS, attention_weights, chosen_room, mixture
 
 
-@in_float16(exempt=["attn_mask"])
+@in_16_bits(exempt=["attn_mask"])
 def scaled_dot_product_attention(
     query: Any,
     key: Any,
@@ -77,7 +79,7 @@ def scaled_dot_product_attention(
     return narrowed(ROOMS[room](*inputs, scale=scale), dtype)
 
 
-@in_float16(exempt=["attn_mask"])
+@in_16_bits(exempt=["attn_mask"])
 def attention_with_weights(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False
 ) -> tuple[Any, Any]:
@@ -115,7 +117,7 @@ def _leading_and_dtype(query: Any, key: Any, value: Any, grouped: bool) -> tuple
             )
         leading = [(*axes[:-1], query.shape[-3]) for axes in leading]
     try:
-        return np.broadcast_shapes(*leading), np.result_type(*dtypes)
+        return np.broadcast_shapes(*leading), result_type([query, key, value])
     except ValueError:
         raise ValueError(
             f"attention: the leading axes of {shapes} do not broadcast; enable_gqa=True lets heads of the query share "

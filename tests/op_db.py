@@ -20,7 +20,7 @@ import pytest
 import minigrad as mg
 import nn.functional as F
 from minigrad import Tensor
-from tests.support import HALF, TOLERANCE, assert_close, check_kind, torch_or_skip
+from tests.support import HALF, TOLERANCE, assert_close, check_kind, to_torch, torch_or_skip
 
 DTYPES = ("float32", "float64", "int64", "bool")
 TOLERANCES = {**TOLERANCE, np.dtype(np.float16): HALF}  # some samples ask for another dtype than theirs
@@ -307,7 +307,7 @@ def _check(torch: ModuleType, entry: Any, function: Callable[..., Any], sample: 
         leaves = [(ours, theirs) for theirs, ours in pairs.values() if ours.requires_grad]
         gradients = mg.grad([end for end, _ in ends], [leaf for leaf, _ in leaves], weights, allow_unused=True)
         expected = torch.autograd.grad(
-            [end for _, end in ends], [leaf for _, leaf in leaves], list(map(torch.tensor, weights)), allow_unused=True
+            [end for _, end in ends], [leaf for _, leaf in leaves], [to_torch(torch, w) for w in weights], allow_unused=True
         )
         for (leaf, _), ours, theirs in zip(leaves, gradients, expected, strict=True):
             ours = np.zeros(leaf.shape) if ours is None else ours

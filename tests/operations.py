@@ -96,14 +96,14 @@ class Row:
         return DONE if failure is None else FAILED if what in failure.split(":")[0] else "?"
 
 
-HEAD = ["value", "dtype", "gradient", "refused", "order 2", "float16", "NumPy", "GPU", "op_db", "on purpose"]
+HEAD = ["value", "dtype", "gradient", "refused", "order 2", "16 bits", "NumPy", "GPU", "op_db", "on purpose"]
 LEGEND = """\
-value, dtype, gradient: PyTorch's, on shapes and numbers that Hypothesis draws, in float32 and float64, and in float16
+value, dtype, gradient: PyTorch's, on shapes and numbers that Hypothesis draws, in float32 and float64, and in 16 bits
 where PyTorch computes in it.    order 2: gradients, and gradients of gradients, are finite differences'.
 refused: so many wrong operands were refused, with PyTorch's kind of error; ✓: PyTorch takes all that were tried.
     The kind says little where PyTorch's is RuntimeError, as for most: ValueError, TypeError, IndexError and
     ZeroDivisionError count as that too.
-float16: values and gradients are those of float64, but for rounding.
+16 bits: values and gradients in float16 and bfloat16 are those of float64, but for rounding.
 NumPy: the values are NumPy's.    GPU: on a stand-in for CuPy nothing leaves the device (methods hand on to operations).
 op_db: PyTorch's own samples, passed/tried.    –: has no meaning here.    [1]: differs on purpose, see below."""
 

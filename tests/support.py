@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from minigrad import Tensor
 
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-11}
 HALF = 8e-3  # of float16, whose numbers lie up to 1e-3 apart: a few roundings
+NARROW = {np.dtype(np.float16): HALF, np.dtype(bfloat16): 8 * HALF}  # which has three bits less
 
 
 def assert_close(found: Any, expected: Any, tolerance: float, what: str = "the value", least: float = 0.0) -> None:
@@ -31,7 +33,7 @@ def assert_close(found: Any, expected: Any, tolerance: float, what: str = "the v
 def as_array(value: Any) -> np.ndarray:
     """The values of a Tensor, a PyTorch tensor, an array or a number, as float64."""
     if hasattr(value, "detach"):
-        value = value.detach().numpy()
+        value = value.detach().double().numpy()  # PyTorch has no bfloat16 of NumPy's
     return np.asarray(value, np.float64)
 
 
@@ -40,6 +42,11 @@ def torch_or_skip() -> ModuleType:
     torch = pytest.importorskip("torch", reason="PyTorch, which results are compared with, is not installed")
     torch.set_num_threads(1)
     return torch
+
+
+def to_torch(torch: ModuleType, array: np.ndarray) -> Any:
+    """The array as a tensor of PyTorch, which does not read NumPy's bfloat16."""
+    return torch.tensor(array.astype(np.float32)).bfloat16() if array.dtype == "bfloat16" else torch.tensor(array)
 
 
 def leaf(values: Any, dtype: Any = np.float64) -> Tensor:

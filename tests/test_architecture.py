@@ -45,10 +45,10 @@ def test_a_room_imports_only_what_lies_below_it(room):
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
-@pytest.mark.parametrize("module", ["backend", "promotion", "random", "scalars", "special"])
+@pytest.mark.parametrize("module", ["backend", "dtypes", "promotion", "random", "scalars", "special"])
 def test_modules_of_arrays_know_no_tensors(module):
     names = imported_modules(ROOT / "minigrad" / f"{module}.py")
-    below = {"minigrad.backend", "minigrad.promotion"}
+    below = {"minigrad.backend", "minigrad.dtypes", "minigrad.promotion"}
     assert {n for n in names if n.startswith("minigrad") and not any(n.startswith(b) for b in below)} == set()
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+import nn.functional as F
 from minigrad import Tensor, ops
 from tests import op_db
 from tests.differences import differences
@@ -11,7 +12,8 @@ ENTRIES = op_db.database()
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.full_name for entry in ENTRIES])
 def test_every_sample_is_pytorchs(entry):
-    outcome = op_db.run(entry)
+    with F.attention_room("fused"):  # the kernels, which have roundings of their own, are held against float64
+        outcome = op_db.run(entry)
     shown = "\n".join(f"{sample}: {wrong}" for sample, wrong in outcome.failures[:5])
     assert not outcome.failures, f"{outcome.passed} of {outcome.tried} pass\n{shown}"
 

@@ -84,8 +84,9 @@ class Settings:
     beam: int = _setting(1, SIZE, "beams for the report and the answers; 1 is greedy decoding")
 
     amp: bool = _setting(
-        False, YES_NO, "mixed precision: products of float16, for GPUs that are fast at them; parameters stay float32"
+        False, YES_NO, "mixed precision: products of 16 bits, for GPUs that are fast at them; parameters stay float32"
     )
+    amp_dtype: str = _setting("float16", one_of("float16", "bfloat16"), "of these products")
     seed: int = _setting(0, SEED, "of the parameters, the examples and dropout")
     device: str = _setting("cpu", DEVICE, "where to compute")
 

@@ -59,7 +59,11 @@ class Trainer:
         self.parameters = list(self.model.parameters())
         self.optimizer = build_optimizer(self.parameters, settings)
         self.schedule = build_schedule(self.optimizer, settings)
-        self.scaler = GradScaler(enabled=settings.amp)
+        try:
+            self.autocast = mg.autocast(settings.amp_dtype, enabled=settings.amp)
+        except TypeError as error:
+            raise SettingsError(f"--amp-dtype: {error}") from error
+        self.scaler = GradScaler(enabled=settings.amp and settings.amp_dtype == "float16")
         try:
             held_out = task.held_out(settings.eval_size + settings.test_size)
         except ValueError as error:
@@ -192,7 +196,7 @@ class Trainer:
 
     def _loss(self, source: np.ndarray, target: np.ndarray) -> mg.Tensor:
         """The mean loss over the symbols of `target` (B, N_t), each predicted from those before it."""
-        with mg.autocast(enabled=self.settings.amp):
+        with self.autocast:
             logits = self.model(source, target[:, :-1])  # (B, N_t - 1, V)
             return F.cross_entropy(
                 logits.reshape(-1, logits.shape[-1]),

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import array_module, is_array, is_floating
+from minigrad.backend import array_module, is_array
+from minigrad.dtypes import is_floating
 from minigrad.inspect.trace import Origin, Tracer, plain
 from minigrad.operation import Node, Operation
 from minigrad.tensor import Tensor

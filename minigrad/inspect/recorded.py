@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import is_array, is_floating, to_device
+from minigrad.backend import is_array, to_device
+from minigrad.dtypes import is_floating
 from minigrad.inspect.graph import Graph, GraphCall, GraphEdge, GraphNode, plain_data
 from minigrad.inspect.trace import Call, Origin, plain
 from minigrad.operation import Node

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.autocast import in_float32
+from minigrad.dtypes import is_16_bit
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.ops.shape import concatenate, flip, reshape, swapaxes
@@ -16,9 +17,9 @@ from minigrad.ops.shape import concatenate, flip, reshape, swapaxes
 @in_float32
 @op(linear=True)
 def cumsum(x: Any, *, axis: int) -> Any:
-    """y_i = Σ_{j<=i} x_j along `axis`; ∂x_k = Σ_{i>=k} g_i. Of float16 in float32, as in PyTorch."""
+    """y_i = Σ_{j<=i} x_j along `axis`; ∂x_k = Σ_{i>=k} g_i. Of 16 bits in float32, as in PyTorch."""
     shape, row, axis = x.shape, _with_axis(x), operator.index(axis)
-    if x.dtype == np.float16:
+    if is_16_bit(x.dtype):
         value = namespace(x).cumsum(row, axis=axis, dtype=np.float32).astype(x.dtype)
     else:
         value = namespace(x).cumsum(row, axis=axis)
@@ -30,7 +31,7 @@ def cumsum(x: Any, *, axis: int) -> Any:
 def cumprod(x: Any, *, axis: int) -> Any:
     """y_i = Π_{j<=i} x_j along `axis`; ∂x_k = Π_{j<k} x_j Σ_{i>=k} g_i Π_{k<j<=i} x_j: no division, so exact at 0.
 
-    Of float16 in float32, as in PyTorch.
+    Of 16 bits in float32, as in PyTorch.
     """
     shape, dtype, row, axis = x.shape, x.dtype, _with_axis(widened(x)), operator.index(axis)
     y = namespace(x).cumprod(row, axis=axis)

@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from minigrad.autocast import in_float16
+from minigrad.autocast import in_16_bits
 from minigrad.backend import is_array
+from minigrad.bfloat import takes_bfloat16
 from minigrad.operation import op
 from minigrad.ops.linalg import diagonal, times
 from minigrad.ops.reduce import sum
@@ -48,7 +49,8 @@ def einsum(subscripts: str, *operands: Any) -> Any:
     return _arranged(x, of_x, output)
 
 
-@in_float16
+@in_16_bits
+@takes_bfloat16
 @op
 def contract(x: Any, y: Any, *, of_x: Labels, of_y: Labels, out: Labels) -> Any:
     """Σ x y over the labels that `out` lacks, each label being on two or three of x, y and the value.

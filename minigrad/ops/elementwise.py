@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from minigrad import backend, special
+from minigrad import backend, dtypes, special
 from minigrad.autocast import in_float32
+from minigrad.bfloat import takes_bfloat16
 from minigrad.operation import namespace, op
 from minigrad.scalars import check_held, number
 
@@ -66,7 +67,7 @@ def _refuse_integer_zero(name: str, x: Any, y: Any) -> None:
 
 
 def _is_floating(x: Any) -> bool:
-    return backend.is_floating(x.dtype) if hasattr(x, "dtype") else isinstance(x, float)
+    return dtypes.is_floating(x.dtype) if hasattr(x, "dtype") else isinstance(x, float)
 
 
 def _any(condition: Any) -> bool:
@@ -437,30 +438,35 @@ def erfc(x: Any) -> Any:
 # ---- form ------------------------------------------------------------------------------------------------------------
 
 
+@takes_bfloat16
 @op(linear=True)
 def alias(x: Any) -> Any:
     """x itself, as a value of its own in the graph."""
     return x, lambda g: g
 
 
+@takes_bfloat16
 @op
 def constant(x: Any) -> Any:
     """x itself, to which no gradient flows."""
     return x, None
 
 
+@takes_bfloat16
 @op(linear=True)
 def copy(x: Any) -> Any:
     """A copy of x."""
     return x.copy(), lambda g: g
 
 
+@takes_bfloat16
 @op(linear=True)
 def astype(x: Any, *, dtype: Any) -> Any:
     """x in another dtype; the gradient returns in x's."""
-    return x.astype(backend.tensor_dtype(dtype)), lambda g: g
+    return x.astype(dtypes.tensor_dtype(dtype)), lambda g: g
 
 
+@takes_bfloat16
 @op(linear=True)
 def to_device(x: Any, *, device: str) -> Any:
     """x on another device; the gradient returns to x's."""
@@ -469,10 +475,10 @@ def to_device(x: Any, *, device: str) -> Any:
 
 
 def widened(x: Any) -> Any:
-    """float16 as float32, in which many numbers are reckoned up to one; all else as it is."""
-    return astype(x, dtype=np.float32) if x.dtype == np.float16 else x
+    """16-bit floats as float32, in which many numbers are reckoned up to one; all else as it is."""
+    return astype(x, dtype=np.float32) if dtypes.is_16_bit(x.dtype) else x
 
 
 def narrowed(x: Any, dtype: np.dtype) -> Any:
-    """What was reckoned from `widened` values, in float16 again if that is what they were."""
-    return astype(x, dtype=dtype) if dtype == np.float16 else x
+    """What was reckoned from `widened` values, in 16 bits again if that is what they were."""
+    return astype(x, dtype=dtype) if dtypes.is_16_bit(dtype) else x

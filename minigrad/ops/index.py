@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from minigrad.backend import array_module, is_array, on_device_of, refuse_places_outside
+from minigrad.bfloat import takes_bfloat16
+from minigrad.dtypes import is_16_bit
 from minigrad.operation import op
 from minigrad.ops.elementwise import constant, where
 from minigrad.tensor import Tensor
@@ -43,6 +45,7 @@ def _array_of(part: Any) -> np.ndarray:
         raise IndexError(f"{part} in an index is no array of integers or of booleans: {error}") from error
 
 
+@takes_bfloat16
 @op(linear=True)
 def getitem(x: Any, *, key: Any) -> Any:
     """x[key], by NumPy's rules; an element taken twice gets both gradients."""
@@ -54,16 +57,17 @@ def getitem(x: Any, *, key: Any) -> Any:
     return value, lambda g: add_at(g, key=key, shape=shape)
 
 
+@takes_bfloat16
 @op(linear=True)
 def add_at(x: Any, *, key: Any, shape: tuple[int, ...]) -> Any:
-    """Zeros of `shape` with x added at `key`, as by `np.add.at`: the opposite of getitem. Of float16 in float32.
+    """Zeros of `shape` with x added at `key`, as by `np.add.at`: the opposite of getitem. Of 16 bits in float32.
 
     Integers are added up in uint64, one of the few dtypes that CuPy's `at` has, modulo 2^64 as in their own.
     """
     library = array_module(x)
     parts = key if isinstance(key, tuple) else (key,)
     if any(is_array(part) and part.dtype != np.bool_ for part in parts):
-        wide = np.float32 if x.dtype == np.float16 else x.dtype if x.dtype.kind == "f" else np.uint64
+        wide = np.float32 if is_16_bit(x.dtype) else x.dtype if x.dtype.kind == "f" else np.uint64
         total = library.zeros(shape, wide)
         library.add.at(total, key, x.astype(wide, copy=False))
         value = total.astype(x.dtype, copy=False)
@@ -73,12 +77,14 @@ def add_at(x: Any, *, key: Any, shape: tuple[int, ...]) -> Any:
     return value, lambda g: getitem(g, key=key)
 
 
+@takes_bfloat16
 @op(linear=True, exempt=["values"])
 def put_at(x: Any, values: Any, *, key: Any) -> Any:
     """x with `values`, broadcast and cast to its dtype, at `key`; each element's gradient goes to what stands there.
 
     Where the key names an element twice, the last value stays.
     """
+    refuse_places_outside(x, key)
     library = array_module(x)
     last = library.zeros(x.shape, np.uint64)  # which value stands where, from 1; CuPy's `at` has no int64
     shape = last[key].shape

@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.autocast import in_float16
+from minigrad.autocast import in_16_bits
+from minigrad.bfloat import takes_bfloat16
+from minigrad.dtypes import is_16_bit, is_bfloat16
 from minigrad.operation import namespace, op
+from minigrad.ops.elementwise import astype
 from minigrad.ops.index import add_at
 from minigrad.ops.reduce import sum
 from minigrad.ops.shape import expand_dims, moveaxis, reshape, swapaxes
 
 
-@in_float16
+@in_16_bits
+@takes_bfloat16
 @op
 def matmul(x: Any, y: Any) -> Any:
     """x @ y of vectors, matrices and batches of matrices, by NumPy's rules; ∂x = g yᵀ, ∂y = xᵀ g."""
@@ -47,7 +51,8 @@ def matmul(x: Any, y: Any) -> Any:
     return _product(x, y), (of_x, of_y)
 
 
-@in_float16
+@in_16_bits
+@takes_bfloat16
 @op(optional=["bias"])
 def linear(x: Any, weight: Any, bias: Any) -> Any:
     """x Wᵀ + b for rows x (..., in), weight (out, in) and bias (out,) or None."""
@@ -69,6 +74,7 @@ def outer(x: Any, y: Any) -> Any:
     return reshape(x, (math.prod(x.shape), 1)) * reshape(y, (1, math.prod(y.shape)))
 
 
+@takes_bfloat16
 @op(linear=True)
 def diagonal(x: Any, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """The elements x[i, i + offset] of two axes, along a new last axis; a view, as in NumPy."""
@@ -94,9 +100,11 @@ def _product(x: Any, y: Any) -> Any:
 
 
 def times(x: Any, y: Any) -> Any:
-    """x @ y; of NumPy's float16 by way of float32, in which it adds up anyway, but without BLAS, 40 times slower."""
-    if type(x) is np.ndarray and x.dtype == np.float16 == y.dtype:
-        return (x.astype(np.float32) @ y.astype(np.float32)).astype(np.float16)
+    """x @ y. NumPy's 16 bits go by way of float32: it would add them up without BLAS, 40 times slower, bfloat16 in
+    bfloat16. So do batches of bfloat16 on a GPU, which CuPy 14 has no product for.
+    """
+    if (type(x) is np.ndarray and is_16_bit(x.dtype)) or (is_bfloat16(x.dtype) and max(x.ndim, y.ndim) > 2):
+        return astype(astype(x, dtype=np.float32) @ astype(y, dtype=np.float32), dtype=x.dtype)
     return x @ y
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from minigrad.autocast import in_float32
 from minigrad.backend import Array
+from minigrad.dtypes import is_16_bit
 from minigrad.operation import namespace, op
 from minigrad.ops.cumulative import cumprod
 from minigrad.ops.elementwise import abs, astype, constant, isnan, narrowed, sqrt, where, widened
@@ -39,7 +40,7 @@ def count(shape: tuple[int, ...], axis: Axis) -> int:
 @in_float32
 @op(linear=True)
 def sum(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
-    """Σ x along `axis`; of float16 in float32, as in PyTorch."""
+    """Σ x along `axis`; of 16 bits in float32, as in PyTorch."""
     shape, kept = x.shape, kept_shape(x.shape, axis)
     return narrowed(_wide_sum(x, axis, keepdims), x.dtype), lambda g: broadcast_to(reshape(g, kept), shape)
 
@@ -55,14 +56,14 @@ def mean(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Any:
 
 
 def _wide_sum(x: Array, axis: Axis, keepdims: bool) -> Array:
-    return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32 if x.dtype == np.float16 else None)
+    return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32 if is_16_bit(x.dtype) else None)
 
 
 @in_float32
 def var(x: Any, *, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
     """Σ (x - mean x)² / (n - correction) along `axis`; NaN or infinite for n <= correction, as in NumPy.
 
-    float16 is reckoned in float32, as in PyTorch.
+    16 bits are reckoned in float32, as in PyTorch.
     """
     _check_axes("var", x, axis)
     return narrowed(_wide_var(x, axis, correction, keepdims), x.dtype)
@@ -127,7 +128,7 @@ def vector_norm(x: Any, *, ord: float = 2, axis: Axis = None, keepdims: bool = F
     """y = (Σ |x|^p)^(1/p) along `axis`, p = `ord`; ∂x = g sign(x) (|x| / y)^(p-1), 0 where x = 0.
 
     √(Σ x²) for 2, Σ |x| for 1, how many are not 0 for 0, max |x| for ∞, min |x| for -∞, whose gradient tied elements
-    share equally. float16 is reckoned in float32, as in PyTorch.
+    share equally. 16 bits are reckoned in float32, as in PyTorch.
     """
     ord = number("vector_norm: ord", ord)
     shape, kept = x.shape, kept_shape(x.shape, axis)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import is_floating
+from minigrad.dtypes import is_floating
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import divide, isfinite, multiply, narrowed, where, widened
 

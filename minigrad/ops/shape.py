@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from minigrad.bfloat import takes_bfloat16
 from minigrad.operation import namespace, op
 
 
+@takes_bfloat16
 @op(linear=True)
 def reshape(x: Any, *, shape: int | tuple[int, ...]) -> Any:
     """The elements in order, in another shape; one length may be -1."""
@@ -15,6 +17,7 @@ def reshape(x: Any, *, shape: int | tuple[int, ...]) -> Any:
     return namespace(x).reshape(x, shape), lambda g: reshape(g, before)
 
 
+@takes_bfloat16
 @op(linear=True)
 def transpose(x: Any, *, axes: tuple[int, ...] | None = None) -> Any:
     """The axes in another order; reversed by default."""
@@ -22,24 +25,28 @@ def transpose(x: Any, *, axes: tuple[int, ...] | None = None) -> Any:
     return namespace(x).transpose(x, axes), lambda g: transpose(g, back)
 
 
+@takes_bfloat16
 @op(linear=True)
 def swapaxes(x: Any, *, axis1: int, axis2: int) -> Any:
     """Two axes exchanged."""
     return namespace(x).swapaxes(x, axis1, axis2), lambda g: swapaxes(g, axis1, axis2)
 
 
+@takes_bfloat16
 @op(linear=True)
 def moveaxis(x: Any, *, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Any:
     """The axes `source` at the places `destination`, the others in their order."""
     return namespace(x).moveaxis(x, source, destination), lambda g: moveaxis(g, destination, source)
 
 
+@takes_bfloat16
 @op(linear=True)
 def flip(x: Any, *, axis: int | tuple[int, ...] | None = None) -> Any:
     """The elements in reverse order along `axis`, or along every axis."""
     return namespace(x).flip(x, axis), lambda g: flip(g, axis)
 
 
+@takes_bfloat16
 @op(linear=True)
 def roll(x: Any, *, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | None = None) -> Any:
     """The elements moved on by `shift` along `axis` (None: in the flattened array); the last become the first."""
@@ -47,6 +54,7 @@ def roll(x: Any, *, shift: int | tuple[int, ...], axis: int | tuple[int, ...] | 
     return namespace(x).roll(x, shift, axis), lambda g: roll(g, back, axis)
 
 
+@takes_bfloat16
 @op(linear=True)
 def expand_dims(x: Any, *, axis: int | tuple[int, ...]) -> Any:
     """New axes of length 1 at `axis` of the result."""
@@ -54,6 +62,7 @@ def expand_dims(x: Any, *, axis: int | tuple[int, ...]) -> Any:
     return namespace(x).expand_dims(x, axis), lambda g: reshape(g, before)
 
 
+@takes_bfloat16
 @op(linear=True)
 def squeeze(x: Any, *, axis: int | tuple[int, ...] | None = None) -> Any:
     """Without the axes of length 1 given by `axis`, or without all of them."""
@@ -61,6 +70,7 @@ def squeeze(x: Any, *, axis: int | tuple[int, ...] | None = None) -> Any:
     return namespace(x).squeeze(x, axis), lambda g: reshape(g, before)
 
 
+@takes_bfloat16
 @op(linear=True)
 def broadcast_to(x: Any, *, shape: tuple[int, ...]) -> Any:
     """x repeated along axes of length 1 and new leading axes, without copying; the engine sums its gradient."""
@@ -77,6 +87,7 @@ def tile(x: Any, reps: tuple[int, ...]) -> Any:
     return reshape(tiled, tuple(times * n for times, n in zip(reps, shape, strict=True)))
 
 
+@takes_bfloat16
 @op(linear=True)
 def pad(x: Any, *, pad_width: tuple[tuple[int, int], ...], constant_values: Any = 0) -> Any:
     """x between constants: so many before and behind it along each axis; the gradient is that of x's place."""
@@ -88,12 +99,14 @@ def pad(x: Any, *, pad_width: tuple[tuple[int, int], ...], constant_values: Any 
     return value, lambda g: g[(*inside, ...)]
 
 
+@takes_bfloat16
 @op(linear=True)
 def tril(x: Any, *, k: int = 0) -> Any:
     """The matrices' lower triangles, up to the k-th diagonal; 0 above."""
     return namespace(x).tril(_matrices("tril", x), k), lambda g: tril(g, k)
 
 
+@takes_bfloat16
 @op(linear=True)
 def triu(x: Any, *, k: int = 0) -> Any:
     """The matrices' upper triangles, from the k-th diagonal; 0 below."""
@@ -112,6 +125,7 @@ def _check_tensors(name: str, arrays: Sequence[Any]) -> None:
             raise TypeError(f"{name}: takes tensors, got {type(x).__name__}")
 
 
+@takes_bfloat16
 @op(linear=True)
 def concatenate(*arrays: Any, axis: int = 0) -> Any:
     """The arrays of a list one after another along an existing axis; each gets its piece of the gradient.
@@ -132,6 +146,7 @@ def concatenate(*arrays: Any, axis: int = 0) -> Any:
     return value, pullback
 
 
+@takes_bfloat16
 @op(linear=True)
 def stack(*arrays: Any, axis: int = 0) -> Any:
     """The arrays of a list, all of one shape, along a new axis."""
@@ -144,6 +159,7 @@ def stack(*arrays: Any, axis: int = 0) -> Any:
     return namespace(*arrays).stack(arrays, axis), pullback
 
 
+@takes_bfloat16
 @op(linear=True)
 def split(x: Any, *, indices: tuple[int, ...], axis: int = 0) -> Any:
     """A tuple of x's pieces along `axis`, cut before each of `indices`."""

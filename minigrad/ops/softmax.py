@@ -10,6 +10,7 @@ import numpy as np
 
 from minigrad.autocast import in_float32
 from minigrad.backend import Array
+from minigrad.dtypes import is_16_bit
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import constant, exp, isfinite, log, where
 from minigrad.ops.reduce import Axis, max, sum
@@ -76,9 +77,9 @@ def logsumexp(x: Any, *, axis: Axis, keepdims: bool = False) -> Any:
 
 
 def _below_maximum(x: Array, axis: int) -> Array:
-    """A new array of x less its maximum along `axis`; float16 becomes float32, in which alone long sums are exact."""
+    """A new array of x less its maximum along `axis`; 16 bits become float32, in which alone long sums are exact."""
     library = namespace(x)
-    y = library.empty_like(x, dtype=np.float32 if x.dtype == np.float16 else x.dtype)  # an array, though x be 0-d
+    y = library.empty_like(x, dtype=np.float32 if is_16_bit(x.dtype) else x.dtype)  # an array, though x be 0-d
     return library.subtract(x, _row_maximum(x, axis), out=y)
 
 

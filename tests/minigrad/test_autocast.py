@@ -13,7 +13,7 @@ from minigrad.inspect.trace import tracing
 from nn.rooms import attention_room
 from tests.support import assert_close, leaf, torch_or_skip
 
-HALF = 4e-3  # of what float16 products give: a few roundings of 5e-4
+NARROW = {"float16": 4e-3, "bfloat16": 32e-3}  # of what products give: a few roundings of 5e-4 and of 4e-3
 
 # ---- dtypes ----------------------------------------------------------------------------------------------------------
 
@@ -66,9 +66,11 @@ CALLS = {name: lambda m, f, x, name=name: getattr(m, name)(x) for name in ONE_AR
 }
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("narrow", "dtype"), [(narrow, dtype) for narrow in NARROW for dtype in (narrow, "float32", "float64")]
+)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_dtypes_are_those_of_pytorch_on_a_gpu(call, dtype):
+def test_dtypes_are_those_of_pytorch_on_a_gpu(call, narrow, dtype):
     """PyTorch's fake tensors know the dtypes of a GPU without one."""
     torch = torch_or_skip()
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -76,12 +78,12 @@ def test_dtypes_are_those_of_pytorch_on_a_gpu(call, dtype):
     with FakeTensorMode():
         theirs = torch.empty(4, 4, device="cuda", dtype=getattr(torch, dtype))
         torch.set_autocast_enabled("cuda", True)  # torch.autocast looks for a GPU first
-        torch.set_autocast_dtype("cuda", torch.float16)
+        torch.set_autocast_dtype("cuda", getattr(torch, narrow))
         try:
             expected = call(torch, torch.nn.functional, theirs).dtype
         finally:
             torch.set_autocast_enabled("cuda", False)
-    with mg.autocast():
+    with mg.autocast(narrow):
         found = call(mg, F, mg.Tensor(np.full((4, 4), 0.5, dtype))).dtype
     assert f"torch.{found}" == str(expected)
 
@@ -97,17 +99,18 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.parametrize("narrow", NARROW)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("call", PRODUCTS.values(), ids=PRODUCTS)
-def test_products_are_those_of_pytorch_on_a_cpu(call, dtype):
+def test_products_are_those_of_pytorch_on_a_cpu(call, dtype, narrow):
     torch = torch_or_skip()
     values = np.random.default_rng(0).standard_normal((4, 4)).astype(dtype)
-    with torch.autocast("cpu", dtype=torch.float16):
+    with torch.autocast("cpu", dtype=getattr(torch, narrow)):
         theirs = call(torch, torch.nn.functional, torch.tensor(values))
-    with mg.autocast():
+    with mg.autocast(narrow):
         ours = call(mg, F, mg.Tensor(values))
     assert f"torch.{ours.dtype}" == str(theirs.dtype)
-    assert_close(ours, theirs, 2e-3 if dtype != "float64" else 1e-12)
+    assert_close(ours, theirs, NARROW[narrow] / 2 if dtype != "float64" else 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def test_attention_casts_its_tensors_once_but_no_mask(room):
             assert masked.dtype == np.float16
             np.testing.assert_array_equal(masked.numpy(), same.numpy())
         lowest = F.scaled_dot_product_attention(q, k, v, mg.full((5, 5), -1e9))  # hides nothing
-        assert_close(lowest, np.broadcast_to(v.numpy().mean(-2, keepdims=True), v.shape), HALF)
+        assert_close(lowest, np.broadcast_to(v.numpy().mean(-2, keepdims=True), v.shape), NARROW["float16"])
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
@@ -189,22 +192,23 @@ class Block(nn.Module):
         return self.linear2(F.gelu(self.linear1(x)))
 
 
-def test_gradients_of_a_model_are_float64s_within_float16s_precision():
+@pytest.mark.parametrize("narrow", NARROW)
+def test_gradients_of_a_model_are_float64s_within_the_precision_of_16_bits(narrow):
     mg.manual_seed(0)
     model, exact = Block(), Block().to(np.float64)
     exact.load_state_dict(model.state_dict())
     x, target = np.random.default_rng(0).standard_normal((3, 6, 8)), np.arange(18) % 5
-    with mg.autocast():
+    with mg.autocast(narrow):
         logits = model(mg.Tensor(x.astype(np.float32)))
         loss = F.cross_entropy(logits.reshape(-1, 5), mg.Tensor(target))
-    assert logits.dtype == np.float16 and loss.dtype == np.float32
+    assert logits.dtype == narrow and loss.dtype == np.float32
     loss.backward()
     true_loss = F.cross_entropy(exact(mg.Tensor(x)).reshape(-1, 5), mg.Tensor(target))
     true_loss.backward()
-    assert_close(loss, true_loss, HALF)
+    assert_close(loss, true_loss, NARROW[narrow])
     for (name, ours), theirs in zip(model.named_parameters(), exact.parameters(), strict=True):
         assert ours.dtype == ours.grad.dtype == np.float32
-        assert_close(ours.grad, theirs.grad, HALF, name, least=0.01)
+        assert_close(ours.grad, theirs.grad, NARROW[narrow], name, least=0.01)
         assert not (ours.grad.numpy() == theirs.grad.numpy()).all()  # or nothing was cast
 
 
@@ -217,11 +221,12 @@ def test_a_leaf_used_twice_gathers_its_gradient_in_float32():
     assert w.grad.dtype == np.float32 and w.grad.numpy()[0, 0] == 1024.25
 
 
-def test_the_gradient_of_a_bias_in_float16_is_added_up_in_float32():
+@pytest.mark.parametrize("narrow", NARROW)
+def test_the_gradient_of_a_bias_in_16_bits_is_added_up_in_float32(narrow):
     bias = leaf(np.zeros(3), np.float32)
-    with mg.autocast():
+    with mg.autocast(narrow):
         F.linear(mg.zeros(5000, 2), mg.zeros(3, 2), bias).sum().backward()
-    np.testing.assert_array_equal(bias.grad.numpy(), [5000, 5000, 5000])
+    np.testing.assert_array_equal(bias.grad.numpy(), [5000, 5000, 5000] if narrow == "float16" else [4992, 4992, 4992])
 
 
 def test_gradients_of_gradients():
@@ -336,9 +341,9 @@ def test_watchers_see_the_casts():
     assert [node.operation.name for node in (y.node, y.node.inputs[0])] == ["matmul", "astype"]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", np.float64, None, lambda: None])
+@pytest.mark.parametrize("dtype", ["float32", np.float64, None, lambda: None, "nonsense"])
 def test_another_dtype_is_refused(dtype):
-    with pytest.raises(TypeError, match=r"autocast: dtype must be 'float16', the one 16-bit dtype of a tensor, not "):
+    with pytest.raises(TypeError, match=r"autocast: dtype must be 'float16' or 'bfloat16', not "):
         mg.autocast(dtype)
 
 

@@ -280,6 +280,7 @@ METHODS = [
     any_shape("bool", values=integers, **NO_GRADIENT),
     any_shape("float", values=integers, **NO_GRADIENT),
     any_shape("half", values=integers, **NO_GRADIENT),
+    any_shape("bfloat16", values=integers, **NO_GRADIENT),
     any_shape("int", values=positive, **NO_GRADIENT),
     any_shape("type_as", lambda _, x: x.type_as(x.double())),
     axes("contiguous", lambda _, x: x.T.contiguous(), most=2, min_side=0),

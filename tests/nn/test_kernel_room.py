@@ -19,7 +19,7 @@ pytestmark = needs_compiler
 
 INF = math.inf
 EMPTY_ROWS = PLACES & (np.arange(5) % 2 == 0)[:, None]
-KERNEL_TOLERANCE = {"float32": 1e-5, "float16": 2e-3}  # beside float64; float16 has 10 bits behind the first
+KERNEL_TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 16e-3}  # beside float64: a few roundings
 
 
 @pytest.fixture(autouse=True)
@@ -221,7 +221,7 @@ def test_second_derivatives(dtype):
     with F.attention_room("plain"):
         expected = second(leaves(*[x.astype(np.float64) for x in arrays]))
     for place, (mine, its) in enumerate(zip(found, expected, strict=True)):
-        assert_close(mine, its, 10 * KERNEL_TOLERANCE[dtype] if dtype == "float16" else 1e-5, f"input {place}")
+        assert_close(mine, its, 10 * KERNEL_TOLERANCE[dtype] if dtype != "float32" else 1e-5, f"input {place}")
 
 
 def test_a_masks_gradient_is_computed_only_if_it_is_wanted(monkeypatch):
@@ -279,7 +279,7 @@ def test_a_transformer_learns_as_in_the_plain_room():
 def test_what_it_does_not_compute_is_refused():
     x = mg.zeros(2, 3, 8, dtype=np.float64)
     with pytest.raises(
-        TypeError, match="kernel room computes in float32 and float16, got float64; the rooms plain and"
+        TypeError, match="kernel room computes in float32, float16 and bfloat16, got float64; the rooms plain and"
     ):
         attend(x, x, x)
     x = mg.zeros(2, 3, 257)

@@ -127,16 +127,18 @@ def test_gradients_that_are_no_numbers_at_any_scale_stop_the_training():
     assert trainer.scaler.get_scale() == 1 and trainer.optimizer.state == {}
 
 
-def test_mixed_precision_learns_as_float32_does():
+@pytest.mark.parametrize("amp_dtype", ["float16", "bfloat16"])
+def test_mixed_precision_learns_as_float32_does(amp_dtype):
     losses = []
     for amp in (False, True):
-        trainer = small_trainer(amp=amp, d_model=32, batch_size=32, steps=120, dropout=0.0, warmup=20)
+        sizes = {"d_model": 32, "batch_size": 32, "steps": 120, "dropout": 0.0, "warmup": 20}
+        trainer = small_trainer(amp=amp, amp_dtype=amp_dtype, **sizes)
         with np.errstate(all="ignore"):
             for _ in range(120):
                 trainer.train_step()
         losses.append((trainer.losses[0], np.mean(trainer.losses[-10:])))
     (first, last), (first_of_amp, last_of_amp) = losses
-    assert first_of_amp != first and first_of_amp == pytest.approx(first, rel=1e-3)
+    assert first_of_amp != first and first_of_amp == pytest.approx(first, rel=1e-3 if amp_dtype == "float16" else 8e-3)
     assert last_of_amp == pytest.approx(last, rel=0.1) and last_of_amp < 0.8 * first
 
 
@@ -147,9 +149,14 @@ def test_a_checkpoint_without_a_scaler_of_a_run_with_one():
         Trainer.from_state_dict(tree, "some.npz")
 
 
-@pytest.mark.parametrize("amp", [False, True])
-def test_everything_stays_float32(amp):
-    trainer = small_trainer(amp=amp)
+def test_bfloat16_has_the_range_of_float32_so_no_loss_is_scaled():
+    assert small_trainer(amp=True, amp_dtype="bfloat16").scaler.get_scale() == 1
+    assert small_trainer(amp=True).scaler.get_scale() > 1
+
+
+@pytest.mark.parametrize("options", [{}, {"amp": True}, {"amp": True, "amp_dtype": "bfloat16"}])
+def test_everything_stays_float32(options):
+    trainer = small_trainer(**options)
     trainer.train_step()
     floats = [array for array in arrays_of(trainer.state_dict()) if array.dtype.kind == "f"]
     assert {array.dtype for array in floats} == {np.dtype(np.float32)}

@@ -22,7 +22,7 @@ import minigrad as mg
 from minigrad import Tensor, gradcheck, ops
 from tests.cupy_standin import installed
 from tests.differences import taken_more_widely
-from tests.support import HALF, TOLERANCE, assert_close, check_kind, torch_or_skip
+from tests.support import NARROW, TOLERANCE, assert_close, check_kind, to_torch, torch_or_skip
 
 Shapes = tuple[tuple[int, ...], ...]  # one an operand
 Values = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
@@ -202,33 +202,37 @@ def _generator_of_weights(seed: int) -> np.random.Generator:
 
 
 def _check_half(case: Case, shapes: Shapes, seed: int) -> int:
-    """In float16 values and gradients are those of float64, but for rounding, and stay float16.
+    """In 16 bits values and gradients are those of float64, but for rounding, and stay of 16 bits.
 
     Returns 0 if no operand is floating, else 1.
     """
-    arrays = case.operands(shapes, seed, np.float16)
-    if not any(array.dtype == np.float16 for array in arrays):
+    return max(_check_16_bits(case, shapes, seed, dtype, tolerance) for dtype, tolerance in NARROW.items())
+
+
+def _check_16_bits(case: Case, shapes: Shapes, seed: int, narrow: np.dtype, tolerance: float) -> int:
+    arrays = case.operands(shapes, seed, narrow)
+    if not any(array.dtype == narrow for array in arrays):
         return 0
 
     def leaves_in(dtype: Any) -> list[Tensor]:
-        return [Tensor(a.astype(dtype), requires_grad=True) if a.dtype == np.float16 else Tensor(a) for a in arrays]
+        return [Tensor(a.astype(dtype), requires_grad=True) if a.dtype == narrow else Tensor(a) for a in arrays]
 
-    leaves, exact = leaves_in(np.float16), leaves_in(np.float64)
+    leaves, exact = leaves_in(narrow), leaves_in(np.float64)
     found, precise, single = case.ours(*leaves), case.ours(*exact), case.ours(*leaves_in(np.float32))
     rng = _generator_of_weights(seed)
     for value, wanted, like in zip(found, precise, single, strict=True):
-        dtype = np.float16 if like.dtype == np.float32 else like.dtype
+        dtype = narrow if like.dtype == np.float32 else like.dtype
         assert value.dtype == dtype, f"the dtype is {value.dtype}, expected {np.dtype(dtype)}"
-        assert_close(value, wanted, HALF, least=1)
+        assert_close(value, wanted, tolerance, f"the value in {narrow}", least=1)
         if value.requires_grad:
-            weights = np.asarray(rng.standard_normal(value.shape)).astype(np.float16)
+            weights = np.asarray(rng.standard_normal(value.shape)).astype(narrow)
             value.backward(weights.astype(value.dtype), retain_graph=True)
             wanted.backward(weights.astype(np.float64), retain_graph=True)
     for place, (ours, other) in enumerate(zip(leaves, exact, strict=True)):
         if ours.grad is not None:
-            what = f"the gradient of operand {place} in float16"
-            assert ours.grad.dtype == np.float16, f"{what} is {ours.grad.dtype}"
-            assert_close(ours.grad, other.grad, HALF, what, least=1)
+            what = f"the gradient of operand {place} in {narrow}"
+            assert ours.grad.dtype == narrow, f"{what} is {ours.grad.dtype}"
+            assert_close(ours.grad, other.grad, tolerance, what, least=1)
     return 1
 
 
@@ -247,19 +251,19 @@ def _check_numpy(case: Case, shapes: Shapes, seed: int) -> None:
 
 
 def _check_torch(case: Case, shapes: Shapes, seed: int) -> None:
-    """Values, dtypes and gradients are PyTorch's, in float32 and float64, and in float16 where PyTorch has that."""
+    """Values, dtypes and gradients are PyTorch's, in float32 and float64, and in 16 bits where PyTorch has that."""
     torch = torch_or_skip()
-    for dtype, tolerance in {**TOLERANCE, np.dtype(np.float16): HALF}.items():
+    for dtype, tolerance in {**TOLERANCE, **NARROW}.items():
         arrays = case.operands(shapes, seed, dtype)
         leaves = [Tensor(array, requires_grad=array.dtype == dtype) for array in arrays]
-        theirs = [torch.tensor(array, requires_grad=array.dtype == dtype) for array in arrays]
+        theirs = [to_torch(torch, array).requires_grad_(array.dtype == dtype) for array in arrays]
         try:
             expected = case.torchs(torch, *theirs)
         except NotImplementedError:
-            if dtype != np.float16:
+            if dtype not in NARROW:
                 raise
             continue
-        least = 1 if dtype == np.float16 else 0
+        least = 1 if dtype in NARROW else 0
         found = case.ours(*leaves)
         rng = _generator_of_weights(seed)
         for value, wanted in zip(found, expected, strict=True):
@@ -271,7 +275,7 @@ def _check_torch(case: Case, shapes: Shapes, seed: int) -> None:
             if value.requires_grad:
                 weights = np.asarray(rng.standard_normal(value.shape), value.dtype)
                 value.backward(weights, retain_graph=True)
-                wanted.backward(torch.tensor(weights), retain_graph=True)
+                wanted.backward(to_torch(torch, weights), retain_graph=True)
         for place, (ours, other) in enumerate(zip(leaves, theirs, strict=True)):
             what = f"the gradient of operand {place}"
             assert (ours.grad is None) == (other.grad is None), f"{what} is None here or there, not in both"

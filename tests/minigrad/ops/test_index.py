@@ -332,7 +332,7 @@ def test_a_single_element_is_a_view_like_any_other():
 @pytest.mark.parametrize("take", ["gather", "getitem"])
 def test_gradients_of_many_float16_duplicates_are_added_up_in_float32(take):
     """In float16 2048 + 1 is 2048."""
-    x, places = leaf([1.0, 2.0]).half().detach().requires_grad_(), np.zeros(3000, np.int64)
+    x, places = leaf([1.0, 2.0]).half().detach().requires_grad_(), mg.zeros(3000, dtype=np.int64)
     y = x.gather(0, places) if take == "gather" else x[places]
     (first,) = mg.grad((y * y * 0.5).sum(), [x], create_graph=True)
     assert (first.dtype, first.tolist()) == (np.float16, [3000, 0])
