@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,7 @@ def _walk(
     values: dict[Node, Tensor] = {}
     nodes = _nodes_to_walk(outputs, wanted, stops)
     pull = _pull_watched if is_watched() else _pull
-    with GradMode(create_graph), on_device_of(outputs[0]._data if outputs else None):
+    with GradMode(create_graph):
         for output, seed in zip(outputs, seeds, strict=True):
             if create_graph != isinstance(seed, Tensor):
                 seed = Tensor._of(seed) if create_graph else seed._data
@@ -167,10 +168,13 @@ def _walk(
             if node.part is not None:
                 gradients.setdefault(node.targets[0], {})[node.part] = gradient
                 continue
-            if node.parts is not None:
-                gradient = _all_parts(node, gradient)
             name, targets = node.operation.name, node.targets
-            results = pull(node, gradient, values if create_graph else None)
+            if type(gradient) is ndarray:
+                results = pull(node, gradient, None)
+            else:
+                with _there(gradient):
+                    gradient = gradient if node.parts is None else _all_parts(node, gradient)
+                    results = pull(node, gradient, values if create_graph else None)
             if not keep:
                 node.free()
             for target, result in zip(targets, results):  # noqa: B905 - as many, and strict costs time
@@ -302,7 +306,7 @@ def _replacement(given: Any, gradient: Any) -> Any:
             f"a hook returned a gradient of shape {given.shape}, {given.dtype} on {given.device}; "
             f"it must be {gradient.shape}, {gradient.dtype} on {device}"
         )
-    return given if isinstance(gradient, Tensor) else given._data.copy()
+    return given if isinstance(gradient, Tensor) else _own(given._data, False)._data
 
 
 def _accumulate(gradients: dict[Any, Any], owned: set[Any], target: Any, gradient: Any, name: str) -> None:
@@ -310,23 +314,30 @@ def _accumulate(gradients: dict[Any, Any], owned: set[Any], target: Any, gradien
 
     In place only into a buffer made here: one that broadcasting was undone into, or an earlier sum.
     """
-    gradient, fresh = _conformed(gradient, target, name)
-    held = gradients.get(target)
-    if held is None:
-        gradients[target] = gradient
-        if fresh:
-            owned.add(target)
-    elif target in owned:
-        held += gradient
-    else:
-        gradients[target] = total = _as_array(held + gradient)
-        if type(total) is not Tensor:
-            owned.add(target)
+    gradient = _as_array(gradient)
+    with _there(gradient):
+        gradient, fresh = _conformed(gradient, target, name)
+        held = gradients.get(target)
+        if held is None:
+            gradients[target] = gradient
+            if fresh:
+                owned.add(target)
+        elif target in owned:
+            held += gradient
+        else:
+            gradients[target] = total = _as_array(held + gradient)
+            if type(total) is not Tensor:
+                owned.add(target)
+
+
+def _there(gradient: Any) -> AbstractContextManager[Any]:
+    """A block that computes where a gradient is, or those of a tuple's values are."""
+    one = next(iter(gradient.values())) if type(gradient) is dict else gradient
+    return on_device_of(one._data if isinstance(one, Tensor) else one)
 
 
 def _conformed(gradient: Any, target: Any, name: str) -> tuple[Any, bool]:
     """A pullback's result as a gradient of `target`, broadcasting undone, dtype cast; and whether it is a new array."""
-    gradient = _as_array(gradient)
     device = gradient.device if isinstance(gradient, Tensor) else device_of(gradient)
     fresh = False
     if device != target.device:

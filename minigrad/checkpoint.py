@@ -12,7 +12,7 @@ import numpy as np
 from minigrad import ops
 from minigrad.autocast import same_autocast
 from minigrad.autograd import gradients_between, restored
-from minigrad.backend import Array, array_module, is_array, to_device
+from minigrad.backend import Array, array_module, is_array, on_device_of, to_device
 from minigrad.bfloat import takes_bfloat16
 from minigrad.dtypes import finfo, is_floating
 from minigrad.factories import zeros
@@ -188,7 +188,10 @@ class _Form:
 
     def __init__(self, y: Tensor) -> None:
         self.shape, self.dtype = y.shape, y.dtype
-        elements = y.data.reshape(-1)
+        with on_device_of(y.data):
+            self._look(y.data.reshape(-1))
+
+    def _look(self, elements: Array) -> None:
         library, length = array_module(elements), max(1, math.isqrt(elements.size) // 8)
         weights = 1.0 + (library.arange(length) * GOLDEN_RATIO) % 1.0  # no two are close
         step = length * max(1, self.BLOCK // length)

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from minigrad import Tensor, ops
-from minigrad.backend import device_of, to_device
+from minigrad.backend import device_of, is_array, on_device_of, to_device
 from minigrad.dtypes import is_16_bit, is_floating
 from minigrad.promotion import result_type
 from minigrad.random import next_generator
 from minigrad.scalars import in_short, number
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
 def array_of(x: Any) -> Any:
     """The array of a Tensor; an array itself."""
     return x.data if isinstance(x, Tensor) else x
+
+
+def on_its_device(function: Function) -> Function:
+    """Decorates a function that works on arrays beside operations: with tensors on a GPU it runs on that GPU."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arrays = [array_of(x) for x in (*args, *kwargs.values())]
+        with on_device_of(next((x for x in arrays if type(x) is not np.ndarray and is_array(x)), None)):
+            return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 def as_dtype(x: Any, dtype: Any) -> Any:

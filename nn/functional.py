@@ -27,6 +27,7 @@ from nn.common import (
     dropout_mask,
     floating_pair,
     lengths,
+    on_its_device,
     probability,
 )
 from nn.losses import (
@@ -270,6 +271,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
 # ---- embedding -------------------------------------------------------------------------------------------------------
 
 
+@on_its_device
 def embedding(ids: Any, weight: Any, padding_idx: int | None = None) -> Any:
     """The row of weight (V, D) for each id: ids (...), integers, to (..., D).
 

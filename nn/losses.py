@@ -25,6 +25,7 @@ from nn.common import (
     as_integers,
     check_floating,
     floating_pair,
+    on_its_device,
     probability,
 )
 
@@ -155,6 +156,7 @@ def _weight(name: str, weight: Any, x: Any) -> Any:
 
 
 @in_float32
+@on_its_device
 def nll_loss(input: Any, target: Any, weight: Any = None, *, ignore_index: int = -100, reduction: str = "mean") -> Any:
     """-w_t input_t of log-probabilities for each target class t: `cross_entropy` after `log_softmax`.
 
@@ -169,6 +171,7 @@ def nll_loss(input: Any, target: Any, weight: Any = None, *, ignore_index: int =
 
 
 @in_float32
+@on_its_device
 def cross_entropy(
     logits: Any,
     target: Any,

