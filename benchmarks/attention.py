@@ -26,6 +26,7 @@ Options = dict[str, Any]  # of `attention_forward`
 CUPY = "plain CuPy"
 RIVALS = (*PyTorch.BACKENDS, CUPY)
 DIRECTIONS = ("forward", "backward")
+TF32 = "3xTF32"  # here the name of a dtype: float32 on tensor cores, in three products
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -34,7 +35,7 @@ def dtype_of(name: str) -> np.dtype:
         import ml_dtypes
 
         return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+    return np.dtype("float32" if name == TF32 else name)
 
 
 # ---- is it right? ----------------------------------------------------------------------------------------------------
@@ -45,21 +46,26 @@ class Cases:
 
     def __init__(self, cupy: ModuleType, dtype: str, n: int, many_heads: int, apart: int) -> None:
         self._cupy, self._dtype, self._n = cupy, dtype_of(dtype), n
+        self._tensor_cores = dtype == TF32
         self._many_heads, self._apart = many_heads, apart
         self._rng = np.random.default_rng(0)
 
     def all(self, head_dims: Sequence[int]) -> Iterator[tuple[str, Callable[[], tuple[Inputs, Options]]]]:
         """(name, a function that makes the inputs and options)"""
         for d in head_dims:
-            yield f"d={d}", partial(self._plain, d)
-            yield f"d={d} causal, views of one projection", partial(self._views, d)
+            yield f"d={d}", partial(self._made, self._plain, d)
+            yield f"d={d} causal, views of one projection", partial(self._made, self._views, d)
         d = 64 if 64 in head_dims else head_dims[0]
-        yield f"d={d} causal, offset, lengths, shared heads", partial(self._masked, d)
-        yield f"d={d} boolean mask, dropout", partial(self._dropped, d)
-        yield f"d={d} bias and its gradient, causal", partial(self._biased, d)
-        yield f"d={d - 14} rows that are not aligned", partial(self._plain, d - 14)
-        yield f"d={d} {self._many_heads:,} heads", partial(self._many, d)
-        yield f"d={d} batches {self._apart:,} numbers apart", partial(self._far, d)
+        yield f"d={d} causal, offset, lengths, shared heads", partial(self._made, self._masked, d)
+        yield f"d={d} boolean mask, dropout", partial(self._made, self._dropped, d)
+        yield f"d={d} bias and its gradient, causal", partial(self._made, self._biased, d)
+        yield f"d={d - 14} rows that are not aligned", partial(self._made, self._plain, d - 14)
+        yield f"d={d} {self._many_heads:,} heads", partial(self._made, self._many, d)
+        yield f"d={d} batches {self._apart:,} numbers apart", partial(self._made, self._far, d)
+
+    def _made(self, make: Callable[[int], tuple[Inputs, Options]], d: int) -> tuple[Inputs, Options]:
+        inputs, options = make(d)
+        return inputs, options | {"tensor_cores": self._tensor_cores}
 
     def _normal(self, *shape: int) -> Array:
         return self._cupy.asarray(self._rng.standard_normal(shape, np.float32)).astype(self._dtype)
@@ -123,6 +129,7 @@ def _shares_of_error(results: Sequence[Array | None], inputs: Inputs, options: O
     attention in the same dtype, and never less than 1e-6.
     """
     options = dict(options)
+    options.pop("tensor_cores", None)
     if "dropout_p" in options:
         options["kept"] = _kept(inputs, options.pop("dropout_p"), options.pop("dropout_key"))
     exact = attention_by_rows(*inputs, **options)
@@ -161,6 +168,10 @@ class Case:
     def itemsize(self) -> int:
         return dtype_of(self.dtype).itemsize
 
+    @property
+    def options(self) -> Options:
+        return {"is_causal": self.is_causal, "tensor_cores": self.dtype == TF32}
+
     def inputs(self, numbers: Sequence[Array]) -> Inputs:
         g, q, k, v = (x.reshape(self.shape).astype(dtype_of(self.dtype)) for x in numbers)
         return g, q, k, v
@@ -183,8 +194,9 @@ MEMORY_COLUMNS = ("minigrad", "the plan", "flash", "efficient", "math", "scores 
 def measure_memory(gpu: Gpu, torch: PyTorch | None, case: Case, numbers: Sequence[Array]) -> list[Row]:
     """What forward and backward take beyond their inputs: no more than planned, but for the pool's rounding."""
     inputs = case.inputs(numbers)
-    taken = gpu.peak_bytes(lambda: _attention(inputs, {"is_causal": case.is_causal}))
-    planned = sum(array.bytes for array in memory_plan(case.shape, case.shape, case.dtype) if array.made_by != "caller")
+    taken = gpu.peak_bytes(lambda: _attention(inputs, case.options))
+    plan = memory_plan(case.shape, case.shape, str(dtype_of(case.dtype)))
+    planned = sum(array.bytes for array in plan if array.made_by != "caller")
     gpu.free()
     batches, heads, n, _ = case.shape
     scores = batches * heads * n * n * case.itemsize
@@ -197,7 +209,7 @@ def _torch_memory(torch: PyTorch | None, backend: str, case: Case) -> int | str 
         return None
 
     def work() -> Any:
-        _, backward = torch.attention(backend, case.shape, case.dtype, case.is_causal)
+        _, backward = torch.attention(backend, case.shape, str(dtype_of(case.dtype)), case.is_causal)
         return backward()
 
     inputs = 4 * int(np.prod(case.shape)) * case.itemsize  # which it makes itself
@@ -230,7 +242,7 @@ class Speed:
 
 def required_speeds(dtype: str, direction: str) -> dict[str, float]:
     """How many times as fast as these the kernels must be."""
-    if dtype == "float32":
+    if dtype in ("float32", TF32):
         return {"math": 1.0, CUPY: 1.0}
     return {"flash": 0.75 if direction == "forward" else 0.5, CUPY: 1.0}
 
@@ -244,13 +256,13 @@ class Timing:
 
     def rows(self, case: Case, numbers: Sequence[Array]) -> list[Row]:
         """Forward and backward; `error` is that of the last head, over what is allowed."""
-        inputs, options = case.inputs(numbers), {"is_causal": case.is_causal}
+        inputs, options = case.inputs(numbers), case.options
         last = np.s_[-1:, -1:]
         results = [None if x is None else x[last] for x in _attention(inputs, options)]
         g, q, k, v = (x[last] for x in inputs)
         shares = _shares_of_error(results, (g, q, k, v), options)
         errors = {"forward": shares.pop("output"), "backward": max(shares.values())}
-        times: dict[str, dict[str, float] | str] = {"minigrad": self._times(_our_attention(inputs, case.is_causal))}
+        times: dict[str, dict[str, float] | str] = {"minigrad": self._times(_our_attention(inputs, options))}
         del results
         self._gpu.free()
         times |= {name: self._rival_times(name, case, inputs) for name in RIVALS}
@@ -281,7 +293,8 @@ class Timing:
         try:
             if self._torch is None or name == CUPY:
                 return self._times(plain_attention(inputs, case.is_causal))
-            return self._times(self._torch.attention(name, case.shape, case.dtype, case.is_causal))
+            dtype = str(dtype_of(case.dtype))
+            return self._times(self._torch.attention(name, case.shape, dtype, case.is_causal))
         except (MemoryError, RuntimeError, TypeError, ValueError) as error:  # so they refuse what they do not compute
             print(f"{name}, {case.name}: {error}", file=sys.stderr)
             return _reason(error, self._torch)
@@ -291,10 +304,10 @@ class Timing:
                 self._torch.free()
 
 
-def _our_attention(inputs: Inputs, is_causal: bool) -> Pair:
+def _our_attention(inputs: Inputs, options: Options) -> Pair:
     g, q, k, v = inputs
-    output, lse = attention_forward(q, k, v, is_causal=is_causal)
+    output, lse = attention_forward(q, k, v, **options)
     return (
-        lambda: attention_forward(q, k, v, is_causal=is_causal),
-        lambda: attention_backward(g, q, k, v, output, lse, is_causal=is_causal),
+        lambda: attention_forward(q, k, v, **options),
+        lambda: attention_backward(g, q, k, v, output, lse, **options),
     )

@@ -24,8 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a clone's, installed or not
 
-from benchmarks import attention, training_steps
-from benchmarks.attention import Case, Cases, Speed, Timing, dtype_of, normal_numbers
+from benchmarks import attention, fused, training_steps
+from benchmarks.attention import TF32, Case, Cases, Speed, Timing, dtype_of, normal_numbers
 from benchmarks.attention_reference import NAMES
 from benchmarks.drawing import draw_speeds
 from benchmarks.measuring import Deadline, Gpu
@@ -47,6 +47,7 @@ class Sizes:
     checked_rows: int  # N
     many_heads: int
     apart: int  # numbers from one batch to the next
+    rows: tuple[tuple[int, int], ...]  # (M, n) of layer norm, cross entropy and GELU
     timed_dims: tuple[int, ...]
     lengths: tuple[int, ...]  # N
     tokens: int
@@ -62,11 +63,12 @@ class Sizes:
 
 
 CORE = Sizes(
-    dtypes=("float16", "float32"),
+    dtypes=("float16", "float32", TF32),
     checked_dims=(64, 128),
     checked_rows=700,
     many_heads=70_000,
     apart=2**31,
+    rows=((16384, 512), (2048, 8192)),  # a warp for each row, and a block
     timed_dims=(64, 128),
     lengths=(1024, 4096, 16384),
     tokens=16384,
@@ -82,18 +84,19 @@ CORE = Sizes(
 )
 FULL = replace(
     CORE,
-    dtypes=("float16", "bfloat16", "float32"),
+    dtypes=("float16", "bfloat16", "float32", TF32),
     checked_dims=(16, 32, 64, 128, 256),
     timed_dims=(32, 64, 128, 256),
     lengths=(512, 1024, 2048, 4096, 8192, 16384),
 )
 _TINY = ModelSize("D=16, 1+1 layers, 2 x 6 ids", 16, 1, 1, 16, 8, batch=2, length=6, activation="gelu", lr=1e-2)
 DRY = Sizes(
-    dtypes=("float16", "float32"),
+    dtypes=("float16", "float32", TF32),
     checked_dims=(16,),
     checked_rows=20,
     many_heads=5,
     apart=16 * 50,
+    rows=((20, 33),),
     timed_dims=(16,),
     lengths=(16, 32),
     tokens=32,
@@ -120,6 +123,12 @@ def run(cupy: ModuleType, sizes: Sizes, report: Report, torch: PyTorch | None) -
     for words, amp in precisions.items():
         size = sizes.checked_model
         report.add(f"{size.name}, {words}", training_steps.check, size, amp)
+
+    report.section("Are the fused kernels right? Error over what is allowed; ms forward and backward:", fused.COLUMNS)
+    for dtype, name, shape in product(sizes.dtypes, fused.FUNCTIONS, sizes.rows):
+        if dtype != TF32:
+            report.add(f"{dtype} {name} {shape}", fused.check, gpu, name, dtype, shape)
+    report.add(f"float32 AdamW, {sizes.models[-1].name}", fused.check_adamw, gpu, sizes.models[-1])
 
     report.section("Training, and PyTorch's eager mode:", training_steps.SPEED_COLUMNS)
     for size, (words, amp) in product(sizes.models, precisions.items()):

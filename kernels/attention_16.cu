@@ -1,6 +1,6 @@
 // Exact attention of fp16 or bf16 tensors on tensor cores (sm_80 and later), forward and backward; all sums are fp32.
-// Options, shapes, masks and dropout: attention.cuh; the instructions: ptx.cuh. Both come before this text.
-// Tile sizes: kernels/tiles.py.
+// Options, shapes, masks and dropout: attention.cuh; the instructions: ptx.cuh; what a warp owns and how tiles stream:
+// attention_warps.cuh. They come before this text. Tile sizes: kernels/tiles.py.
 //
 // Three kernels have one shape: a block OWNS rows of one side and STREAMS tiles of the other through shared memory.
 //
@@ -17,80 +17,33 @@
 #ifndef USE_BF16
 #define USE_BF16 0
 #endif
-#ifndef HEAD_DIM
-#define HEAD_DIM 64  // d is at most this: 16, 32, 64, 128 or 256
-#endif
-#ifndef BACKWARD
-#define BACKWARD 0  // which kernels are compiled: their tiles have different sizes
-#endif
-#ifndef WARPS
-#define WARPS 4
-#endif
-#ifndef ROW_TILES
-#define ROW_TILES 1  // a warp owns so many times 16 rows
-#endif
-#ifndef STREAM
-#define STREAM 64  // rows of a streamed tile: a multiple of 16
-#endif
 #ifndef IN_REGISTERS
 #define IN_REGISTERS 1  // keep the owned rows there; else they are read from shared memory for every streamed tile
 #endif
-#ifndef PARTS
-#define PARTS 1  // 2: dK and dV are made by a block each, as the sums of both have no room in one's registers
-#endif
-#define THREADS (WARPS * 32)
-// Without the 1 the compiler spills registers to make room for more blocks at a time.
-#define BOUNDS __launch_bounds__(THREADS, 1)
-#define OWN (WARPS * ROW_TILES * 16)
-#define COLUMN_TILES (STREAM / 8)
-#define CHUNKS (HEAD_DIM / 8)  // of 16 bytes, in a row
 #define STEPS (HEAD_DIM / 16)  // of a product that sums over d
 #define OWN_TILE (OWN * HEAD_DIM)
 #define STREAM_TILE (STREAM * HEAD_DIM)
 
 // ---- what a lane holds ----------------------------------------------------------------------------------------------
 typedef unsigned short h16;  // the bits of a number
-// Tiles of 16 x 8 numbers, of which a lane holds two rows x two columns: element e is in the row e / 2, column e % 2.
-typedef float Scores[ROW_TILES][COLUMN_TILES][4];
-typedef float Sums[ROW_TILES][CHUNKS][4];  // the same of outputs, whose columns are d
-typedef float PerRow[ROW_TILES][2];
 typedef u32 Fragments[ROW_TILES][STEPS][4];  // rows of d numbers as left operands
-#define EACH_SCORE(m, n, e) EACH(m, ROW_TILES) EACH(n, COLUMN_TILES) EACH(e, 4)
-#define EACH_ROW(m, i) EACH(m, ROW_TILES) EACH(i, 2)
-
-INLINE int lane() { return threadIdx.x % 32; }
-INLINE int warp_row() { return threadIdx.x / 32 * (ROW_TILES * 16); }
-// The i-th of this lane's two rows in row tile m, within the rows that the block owns.
-INLINE int row_of(int m, int i) { return warp_row() + 16 * m + 8 * i + lane() / 4; }
-// The i-th of its two columns in column tile n.
-INLINE int column_of(int n, int i) { return 8 * n + 2 * (lane() % 4) + i; }
 
 // ---- tiles in shared memory -----------------------------------------------------------------------------------------
-// Chunk c of row r lies in the place c ^ (r % 8) of its row: 8 rows that ldmatrix reads at once then lie in 8 different
-// groups of banks. Rows shorter than 128 bytes share a line of all banks, and have fewer places.
+// Chunk c of row r, 16 bytes, lies in the place c ^ (r % 8) of its row: 8 rows that ldmatrix reads at once then lie in
+// 8 different groups of banks. Rows shorter than 128 bytes share a line of all banks, and have fewer places.
 INLINE int place(int r, int c) {
     constexpr int per_line = CHUNKS < 8 ? 8 / CHUNKS : 1, places = CHUNKS < 8 ? CHUNKS : 8;
     return r * HEAD_DIM + 8 * (c ^ (r / per_line % places));
 }
 
-// The rows of one head. Rows from `end` on, and numbers from d = width on, count as zeros.
-struct Rows {
-    const h16* first;
-    long long stride;
-    int end, width;
-};
-INLINE Rows rows_at(const h16* x, const Strides& s, int batch, int head, int end, int width) {
-    return {rows_of(x, s, batch, head), s.row, end, width};
-}
-
 // Starts to copy x[row0 ...] to a tile. A thread copies the same chunk of every `step`-th row.
-template <int rows> INLINE void load_tile(h16* tile, const Rows& x, int row0) {
+template <int rows, class Number> INLINE void load_tile(Number* tile, const Rows<Number>& x, int row0) {
     constexpr int step = THREADS / CHUNKS;
     static_assert(THREADS % CHUNKS == 0 && (rows % step == 0 || step > rows), "HEAD_DIM or WARPS");
     const int r = threadIdx.x / CHUNKS, c = threadIdx.x % CHUNKS;
     if (step > rows && r >= rows) return;
     const int bytes = max(0, min(16, 2 * (x.width - 8 * c))), left = x.end - row0 - r;
-    const h16* from = x.first + (row0 + r) * x.stride + 8 * c;
+    const Number* from = x.first + (row0 + r) * x.stride + 8 * c;
     EACH(i, (rows + step - 1) / step) {
         cp_async_16(tile + place(r + i * step, c), from, i * step < left ? bytes : 0);
         from += step * x.stride;
@@ -100,31 +53,6 @@ INLINE void wait_for_owned() {
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();
-}
-
-// Calls work(tile of x, tile of y, first row, stage) for the tiles from row `begin` on; the next ones arrive meanwhile.
-// `beside(first row, stage)` stores what else belongs to a pair of tiles.
-template <class Beside, class Work>
-INLINE void stream(h16* buffers, const Rows& x, const Rows& y, int begin, int end, Beside beside, Work work) {
-    auto load = [&](int row0, int stage) {
-        h16* tiles = buffers + stage * (2 * STREAM_TILE);
-        load_tile<STREAM>(tiles, x, row0);
-        load_tile<STREAM>(tiles + STREAM_TILE, y, row0);
-        beside(row0, stage);
-    };
-    if (begin < end) load(begin, 0);
-    cp_async_commit();
-    int stage = 0;
-    for (int row0 = begin; row0 < end; row0 += STREAM) {
-        if (row0 + STREAM < end) load(row0 + STREAM, stage ^ 1);
-        cp_async_commit();   // an empty group at the end, so that waiting for all but one group is right there too
-        cp_async_wait<1>();  // this thread's part of the present tiles has arrived,
-        __syncthreads();     // and everyone's
-        const h16* tiles = buffers + stage * (2 * STREAM_TILE);
-        work(tiles, tiles + STREAM_TILE, row0, stage);
-        __syncthreads();  // everyone is done with the tiles that the next turn writes over
-        stage ^= 1;
-    }
 }
 
 // ---- operands -------------------------------------------------------------------------------------------------------
@@ -238,35 +166,8 @@ INLINE void finish_scores(Scores& s, const Attention& a, const Head& h, int row0
     }
 }
 
-// Weights that dropout takes become negative. Rows are queries; if transposed, keys.
-template <bool transposed>
-INLINE void mark_dropped(Scores& p, const Attention& a, const Head& h, int row0, int column0) {
-#if DROPOUT
-    EACH(m, ROW_TILES) EACH(pair, COLUMN_TILES / 2) EACH(e, 2) {
-        const int row = row0 + row_of(m, 0), column = column0 + column_of(2 * pair, e);
-        bool kept[2][2];
-        if (transposed) draw_kept(kept, a, h, column, row);
-        else draw_kept(kept, a, h, row, column);
-        EACH(i, 2) EACH(j, 2) {
-            float& weight = p[m][2 * pair + j][2 * i + e];
-            if (!(transposed ? kept[j][i] : kept[i][j])) weight = -weight;
-        }
-    }
-#endif
-}
-
-INLINE float row_sum(float x) {  // over the 4 lanes that share a row
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 #if !BACKWARD
 // ---- forward --------------------------------------------------------------------------------------------------------
-INLINE float row_maximum(float x) {  // over the 4 lanes that share a row
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
 // Scores become weights exp(S - m), with m the largest score of a row so far; what was summed with a smaller m shrinks.
 // Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", algorithm 3.
 INLINE void online_softmax(Scores& s, Sums& out, PerRow& largest, PerRow& total, float unit) {
@@ -303,7 +204,7 @@ attention_forward(const h16* q, const h16* k, const h16* v, h16* o, float* lse, 
     PerRow largest, total;
     EACH_ROW(m, i) largest[m][i] = MINUS_INFINITY, total[m][i] = 0;
 
-    stream(buffers, rows_at(k, a.k, h.batch, h.key_head, h.keys, a.width),
+    stream<STREAM_TILE>(buffers, rows_at(k, a.k, h.batch, h.key_head, h.keys, a.width),
            rows_at(v, a.v, h.batch, h.key_head, h.keys, a.width), 0, end_of_keys(a, h, row0 + OWN), [](int, int) {},
            [&](const h16* K, const h16* V, int key0, int) {
                Scores s;
@@ -367,7 +268,7 @@ attention_dq(const h16* q, const h16* k, const h16* v, const h16* d_o, const flo
         row_delta[m][i] = value_of(delta + rows, row0 + row_of(m, i), a.queries);
     }
 
-    stream(buffers, rows_at(k, a.k, h.batch, h.key_head, h.keys, a.width),
+    stream<STREAM_TILE>(buffers, rows_at(k, a.k, h.batch, h.key_head, h.keys, a.width),
            rows_at(v, a.v, h.batch, h.key_head, h.keys, a.width), 0, end_of_keys(a, h, row0 + OWN), [](int, int) {},
            [&](const h16* K, const h16* V, int key0, int) {
                Scores s, dp;
@@ -393,11 +294,6 @@ attention_dq(const h16* q, const h16* k, const h16* v, const h16* d_o, const flo
     }
     store_rows(rows_of(d_q, a.d_q, h.batch, h.head), a.d_q.row, out, factor, row0, a.queries, a.width);
 }
-
-// What belongs to a tile of streamed queries.
-struct Queries {
-    float base[STREAM], share[STREAM], delta[STREAM];
-};
 
 // Owns keys, so scores are transposed; dV = P^T dO, dK = scale dS^T Q, summed over the heads that share the key's.
 template <bool with_k, bool with_v>
@@ -429,7 +325,7 @@ INLINE void key_gradients(h16* shared, int block, const h16* q, const h16* k, co
                 queries[stage].delta[i] = value_of(delta + rows, query0 + i, a.queries);
             }
         };
-        stream(buffers, rows_at(q, a.q, batch, h.head, a.queries, a.width),
+        stream<STREAM_TILE>(buffers, rows_at(q, a.q, batch, h.head, a.queries, a.width),
                rows_at(d_o, a.d_o, batch, h.head, a.queries, a.width), begin, a.queries, load_queries,
                [&](const h16* Q, const h16* G, int query0, int stage) {
                    const float *base = queries[stage].base, *row_delta = queries[stage].delta;

@@ -50,6 +50,7 @@ class Options:
     scale: float | None
     dropout_p: float
     dropout_key: Sequence[int] | None
+    tensor_cores: bool = False
 
 
 class Call:
@@ -59,6 +60,7 @@ class Call:
         _check_inputs(query, key, value)
         self.library, self.device = array_module(query), device_of(query)
         self.is_16_bit = query.dtype.itemsize == 2
+        self.tensor_cores = self.is_16_bit or options.tensor_cores
         self.query, self.key, self.value = (self.readable(x) for x in (query, key, value))
         batches, heads, queries, width = query.shape
         key_heads, keys = key.shape[1:3]
@@ -87,18 +89,24 @@ class Call:
         return BOOLEAN_BIAS if self.bias.dtype == np.bool_ else FLOAT_BIAS
 
     @property
+    def kind(self) -> str:
+        """Whose source and tiles serve it: those of its dtype, or "tf32" for float32 on tensor cores."""
+        return "tf32" if self.tensor_cores and not self.is_16_bit else str(self.query.dtype)
+
+    @property
     def is_plain(self) -> bool:
         return self.bias is None and not self.has_dropout
 
     def readable(self, x: Array) -> Array:
         """x, or a copy whose rows the kernels of this dtype can read."""
-        return with_aligned_rows(x) if self.is_16_bit else with_contiguous_rows(x)
+        return with_aligned_rows(x) if self.tensor_cores else with_contiguous_rows(x)
 
-    def in_float32(self) -> Call:
-        """The same call of the same numbers as float32."""
+    def on_cuda_cores(self) -> Call:
+        """The same call of the same numbers as float32, by the plain kernels."""
         other = copy.copy(self)
-        other.is_16_bit = False
-        other.query, other.key, other.value = (x.astype(np.float32) for x in (self.query, self.key, self.value))
+        other.is_16_bit = other.tensor_cores = False
+        inputs = (self.query, self.key, self.value)
+        other.query, other.key, other.value = (x.astype(np.float32, copy=False) for x in inputs)
         other.attention = self.attention.copy()
         other.set_strides(q=other.query, k=other.key, v=other.value)
         return other
@@ -127,10 +135,11 @@ def with_contiguous_rows(x: Array) -> Array:
 def with_aligned_rows(x: Array) -> Array:
     """x itself if all its rows start at multiples of 16 bytes, else a copy of which they do."""
     x = with_contiguous_rows(x)
-    if all(number % 16 == 0 for number in (_address(x), *x.strides[:-1])):
+    if all(number % 16 == 0 for number in (address_of(x), *x.strides[:-1])):
         return x
     *lengths, width = x.shape
-    filled_up = array_module(x).empty((*lengths, -(-width // 8) * 8), x.dtype)
+    at_once = 16 // x.itemsize
+    filled_up = array_module(x).empty((*lengths, -(-width // at_once) * at_once), x.dtype)
     filled_up[..., :width] = x
     return filled_up[..., :width]
 
@@ -138,10 +147,11 @@ def with_aligned_rows(x: Array) -> Array:
 def is_aligned(x: Array) -> bool:
     """Whether every row starts at a multiple of 16 bytes and ends at one, so that 16 bytes can be read at once."""
     steps = [stride for stride, size in zip(x.strides[:-1], x.shape[:-1], strict=True) if size > 1]
-    return all(number % 16 == 0 for number in (_address(x), x.shape[-1] * x.itemsize, *steps))
+    return all(number % 16 == 0 for number in (address_of(x), x.shape[-1] * x.itemsize, *steps))
 
 
-def _address(x: Array) -> int:
+def address_of(x: Array) -> int:
+    """Where an array's first element lies, in the memory of its device."""
     return x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
 
 

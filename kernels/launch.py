@@ -10,21 +10,23 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from kernels.call import FLOAT_BIAS, Call, Options, check_like_query, empty_like, is_aligned, with_contiguous_rows
-from kernels.emulator import EmulatedModule
+from kernels.modules import kernel
 from kernels.tiles import HEAD_DIMS, Tiles, choose_tiles
-from minigrad.backend import Array, cuda_device
+from minigrad.backend import Array, cuda_device, on_device_of
 
-# By the dtype of query, key and value. A source is one text: CuPy's cache of compiled kernels knows no #include.
-_SOURCES_16 = ("attention.cuh", "ptx.cuh", "attention_16.cu")
-SOURCES = {"float32": ("attention.cuh", "attention_f32.cu"), "float16": _SOURCES_16, "bfloat16": _SOURCES_16}
+DTYPES = ("float32", "float16", "bfloat16")
+_SOURCES_16 = ("attention.cuh", "ptx.cuh", "attention_warps.cuh", "attention_16.cu")
+SOURCES = {
+    "float32": ("attention.cuh", "attention_f32.cu"),
+    "tf32": ("attention.cuh", "ptx.cuh", "attention_warps.cuh", "attention_tf32.cu"),  # float32 on tensor cores
+    "float16": _SOURCES_16,
+    "bfloat16": _SOURCES_16,
+}
 EMULATED_SHARED_MEMORY = 227 << 10  # bytes, as of an H100 or H200
 
 # ---- the two doors ---------------------------------------------------------------------------------------------------
@@ -42,13 +44,15 @@ def attention_forward(
     scale: float | None = None,
     dropout_p: float = 0.0,
     dropout_key: Sequence[int] | None = None,
+    tensor_cores: bool = False,
 ) -> tuple[Array, Array]:
     """dropout(softmax(Q Kᵀ scale + bias)) V, in memory that grows with N, not N²: Dao 2023, "FlashAttention-2".
 
     Args:
         query, key, value: (B, H, N_q, d), (B, H_kv, N_k, d) twice, of one dtype and device; d from 1 to 256. H is a
             multiple of H_kv: as many heads of the query, side by side, share each of key and value. Any strides will
-            do; only an array whose last axis is not contiguous is copied.
+            do; only an array whose last axis is not contiguous is copied, and on tensor cores one whose rows do not
+            begin at multiples of 16 bytes.
         bias: broadcasts to (B, H, N_q, N_k). Boolean: True = may be attended to. Floating: added to the scores.
         is_causal: query i attends to key j only if j <= i + causal_offset, which may be any integer.
         key_lengths: (B,), integers: only so many of the first keys may be attended to. All masks must allow.
@@ -56,14 +60,15 @@ def attention_forward(
         dropout_p: the probability that a weight is dropped; the others are multiplied by 1 / (1 - p).
         dropout_key: (seed, step, call), integers below 2**64, from which the dropped weights follow: pass the same to
             `attention_backward`.
+        tensor_cores: for float32: a product is made of three of tensor cores (TF32), as exact but for infinite inputs,
+            of which comes NaN. 16 bits are multiplied there in any case. Needs compute capability 8.0, as these do.
 
     Returns the output, like the query in shape, dtype and order in memory, and the logarithm of each row's sum of
     exponentials (B, H, N_q), float32. A query to which nothing is visible gets 0 and -inf.
     Raises TypeError for dtypes, ValueError for shapes and numbers that do not fit, DeviceError for arrays apart.
     """
-    call = _checked(
-        query, key, value, Options(bias, is_causal, causal_offset, key_lengths, scale, dropout_p, dropout_key)
-    )
+    options = Options(bias, is_causal, causal_offset, key_lengths, scale, dropout_p, dropout_key, tensor_cores)
+    call = _checked(query, key, value, options)
     output, lse = empty_like(query), call.library.empty(query.shape[:3], np.float32)
     if key.shape[2] == 0:
         output[...], lse[...] = 0, -math.inf
@@ -90,6 +95,7 @@ def attention_backward(
     scale: float | None = None,
     dropout_p: float = 0.0,
     dropout_key: Sequence[int] | None = None,
+    tensor_cores: bool = False,
     bias_gradient: bool = True,
 ) -> tuple[Array, Array, Array, Array | None]:
     """The gradients of query, key, value, and of a floating bias, given that of the output (B, H, N_q, d).
@@ -107,9 +113,8 @@ def attention_backward(
     Returns (d_query, d_key, d_value, d_bias) in their inputs' shapes and dtypes; d_bias is None unless wanted, and for
     a bias that is boolean or None. Raises as `attention_forward` does.
     """
-    call = _checked(
-        query, key, value, Options(bias, is_causal, causal_offset, key_lengths, scale, dropout_p, dropout_key)
-    )
+    options = Options(bias, is_causal, causal_offset, key_lengths, scale, dropout_p, dropout_key, tensor_cores)
+    call = _checked(query, key, value, options)
     check_like_query("grad_output", grad_output, query)
     check_like_query("output", output, query)
     if lse.shape != query.shape[:3] or lse.dtype != np.float32:
@@ -160,8 +165,8 @@ def _backward(
 
 
 def _bias_gradient(call: Call, d_o: Array, lse: Array, delta: Array, share: Array, d_bias: Array) -> None:
-    if call.is_16_bit:  # there is one kernel, in float32: it is seldom wanted
-        call, d_o = call.in_float32(), d_o.astype(np.float32)
+    if call.tensor_cores:  # there is one kernel, for CUDA cores: it is seldom wanted
+        call, d_o = call.on_cuda_cores(), d_o.astype(np.float32, copy=False)
         call.set_strides(d_o=d_o)
     call.set_bias_strides("d_bias", d_bias)
     kernels = _Kernels(call, d_o, backward=True)
@@ -176,50 +181,30 @@ class _Kernels:
 
     def __init__(self, call: Call, *read: Array, backward: bool) -> None:
         """`read`: arrays beside query, key and value that are read 16 bytes at once if all are aligned to that."""
-        self._call, dtype = call, str(call.query.dtype)
+        self._call, kind = call, call.kind
         limit = shared_memory_limit(call.device)
-        self.tiles: Tiles = choose_tiles(dtype, call.width, backward=backward, plain=call.is_plain, shared_limit=limit)
+        self.tiles: Tiles = choose_tiles(kind, call.width, backward=backward, plain=call.is_plain, shared_limit=limit)
         options = {"BIAS": call.bias_kind, "DROPOUT": int(call.has_dropout)}
         if call.is_16_bit:
-            options["USE_BF16"] = int(dtype == "bfloat16")
-        else:
+            options["USE_BF16"] = int(kind == "bfloat16")
+        elif not call.tensor_cores:
             options["ALIGNED"] = int(all(map(is_aligned, (*_inputs(call), *read))))
         self._options = (*self.tiles.options, *(f"-D{name}={value}" for name, value in options.items()))
-        self._sources = SOURCES[dtype]
+        self._sources = SOURCES[kind]
 
     def launch(self, name: str, blocks: int, *arguments: Array | None, has_tiles: bool = True) -> None:
         if blocks >= 2**31:
             raise ValueError(f"attention: {blocks} blocks of work, a GPU takes fewer than 2**31 in one launch")
         shared = self.tiles.shared if has_tiles else 0
-        with _on_device(self._call.query):
-            kernel = _kernel(self._call.library, self._call.device, self._sources, self._options, name, shared)
-            kernel((blocks,), (self.tiles.threads,), (*arguments, self._call.attention), shared_mem=shared)
-
-
-@functools.cache
-def _kernel(
-    library: ModuleType, device: str, sources: tuple[str, ...], options: tuple[str, ...], name: str, shared: int
-) -> Any:
-    kernel = _module(library, device, sources, options).get_function(name)
-    kernel.max_dynamic_shared_size_bytes = shared
-    return kernel
-
-
-@functools.cache
-def _module(library: ModuleType, device: str, sources: tuple[str, ...], options: tuple[str, ...]) -> Any:
-    code = source_text(sources)
-    return EmulatedModule(code, options) if library is np else library.RawModule(code=code, options=options)
-
-
-def source_text(sources: Sequence[str]) -> str:
-    """These files of this folder as one text."""
-    return "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in sources)
+        with on_device_of(self._call.query):
+            found = kernel(self._call.library, self._call.device, self._sources, self._options, name, shared)
+            found((blocks,), (self.tiles.threads,), (*arguments, self._call.attention), shared_mem=shared)
 
 
 @functools.cache
 def has_kernels(dtype: str, width: int, device: str) -> bool:
     """Whether attention of this dtype and head dimension can be run on this device, forward and backward."""
-    if dtype not in SOURCES or not 1 <= width <= HEAD_DIMS[-1]:
+    if dtype not in DTYPES or not 1 <= width <= HEAD_DIMS[-1]:
         return False
     if device != "cpu" and SOURCES[dtype] is _SOURCES_16:
         cupy, index = cuda_device(device)
@@ -242,14 +227,10 @@ def shared_memory_limit(device: str) -> int:
     return cupy.cuda.Device(index).attributes["MaxSharedMemoryPerBlockOptin"]
 
 
-def _on_device(array: Array) -> AbstractContextManager:
-    return nullcontext() if isinstance(array, np.ndarray) else array.device
-
-
 def _checked(query: Array, key: Array, value: Array, options: Options) -> Call:
     call = Call(query, key, value, options)
-    if str(query.dtype) not in SOURCES:
-        raise TypeError(f"attention kernels compute in {', '.join(SOURCES)}, got {query.dtype}")
+    if str(query.dtype) not in DTYPES:
+        raise TypeError(f"attention kernels compute in {', '.join(DTYPES)}, got {query.dtype}")
     return call
 
 

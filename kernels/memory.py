@@ -27,7 +27,8 @@ def memory_plan(query_shape: tuple[int, ...], key_shape: tuple[int, ...], dtype:
         dtype: "float32", "float16" or "bfloat16".
 
     Not in it are masks, biases and their gradients, which have the sizes that their maker gave them, and the copies of
-    inputs that the kernels cannot read as they are: last axis not contiguous; 16 bits and d no multiple of 8.
+    inputs that the kernels cannot read as they are: last axis not contiguous; on tensor cores also rows whose d numbers
+    are no multiple of 16 bytes.
     """
     rows = query_shape[:3]
     return [

@@ -4,6 +4,7 @@
 // A warp's 32 lanes hold a matrix in pieces ("fragments"). Of a 16 x 8 sum lane i holds the rows g = i / 4 and g + 8,
 // columns t = 2 (i % 4) and t + 1. A 16 x 16 left operand has four registers of two numbers each: (g, t), (g + 8, t),
 // (g, t + 8), (g + 8, t + 8); a 16 x 8 right operand two, of its column g: rows t and t + 8.
+// Operands of 32-bit numbers are half as deep, 16 x 8 and 8 x 8: a register has one number, and t = i % 4, t + 4.
 #ifndef CUDA_CPU
 
 // The number that 16 bits stand for: bfloat16 is the upper half of a float32.
@@ -62,6 +63,16 @@ __device__ __forceinline__ void mma_16x8x16(float (&sum)[4], const unsigned (&le
                      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right0), "r"(right1));
+}
+
+// sum (16 x 8) += left (16 x 8) @ right (8 x 8) of float32, added up in float32; of the operands' 23 bits after the
+// point the tensor cores look at the upper 10 (TF32).
+static __device__ __forceinline__ void mma_16x8x8_tf32(float (&sum)[4], const unsigned (&left)[4], unsigned right0,
+                                                       unsigned right1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right0), "r"(right1));
 }
 
 // Starts a copy of 16 bytes from global to shared memory, both addresses multiples of 16. Of the source only the first

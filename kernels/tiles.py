@@ -26,20 +26,21 @@ class Tiles:
     plain: bool = False  # only for calls without bias and dropout, which leave it more registers
 
 
-def choose_tiles(dtype: str, width: int, *, backward: bool, plain: bool, shared_limit: int) -> Tiles:
-    """The largest tiles for arrays of `dtype` and head dimension `width` that fit into `shared_limit` bytes.
+def choose_tiles(kind: str, width: int, *, backward: bool, plain: bool, shared_limit: int) -> Tiles:
+    """The largest tiles for arrays of head dimension `width` that fit into `shared_limit` bytes.
 
+    kind: the arrays' dtype, or "tf32" for float32 on tensor cores.
     plain: whether the call has neither bias nor dropout.
 
     Raises ValueError if no tiles fit.
     """
     head_dim = next(size for size in HEAD_DIMS if size >= width)
-    kind = "16 bits" if dtype in ("float16", "bfloat16") else dtype
-    choices = _BACKWARD[kind, head_dim] if backward else _FORWARD[kind, head_dim]
+    row = ("16 bits" if kind in ("float16", "bfloat16") else kind, head_dim)
+    choices = _BACKWARD[row] if backward else _FORWARD[row]
     fitting = [tiles for tiles in choices if tiles.shared <= shared_limit and (plain or not tiles.plain)]
     if not fitting:
         raise ValueError(
-            f"attention kernels: head dimension {width} in {dtype} needs {choices[-1].shared} bytes of shared memory, "
+            f"attention kernels: head dimension {width} in {kind} needs {choices[-1].shared} bytes of shared memory, "
             f"this device has {shared_limit} for a block"
         )
     return fitting[0]
@@ -79,19 +80,20 @@ def _f32_backward(*sizes: Any, min_blocks: int = 1) -> Tiles:
     return _f32(*sizes, backward=True, min_blocks=min_blocks)
 
 
-def _16(
+def _by_warps(
     head_dim: int,
     warps: int,
     row_tiles: int,
     stream: int,
     *,
-    in_registers: bool = True,
+    row_bytes: int,
     backward: bool = False,
     parts: int = 1,
     plain: bool = False,
+    **more: int,
 ) -> Tiles:
-    """Tiles of attention_16.cu, whose warps own 16 rows for each row tile. In shared memory lie one owned tile
-    (backward: two) and two pairs of streamed ones, backward with three floats for each of their rows.
+    """Tiles of a source for tensor cores, whose warps own 16 rows for each row tile. In shared memory lie one owned
+    tile (backward: two) and two pairs of streamed ones, backward with three floats for each of their rows.
     """
     own = 16 * row_tiles * warps
     rows = (2 if backward else 1) * own + 4 * stream
@@ -100,19 +102,29 @@ def _16(
         "WARPS": warps,
         "ROW_TILES": row_tiles,
         "STREAM": stream,
-        "IN_REGISTERS": int(in_registers),
         "PARTS": parts,
         "BACKWARD": int(backward),
+        **more,
     }
     return Tiles(
         own,
         stream,
         threads=32 * warps,
-        shared=2 * head_dim * rows + (24 * stream if backward else 0),
+        shared=row_bytes * rows + (24 * stream if backward else 0),
         options=tuple(f"-D{name}={number}" for name, number in numbers.items()),
         parts=parts,
         plain=plain,
     )
+
+
+def _16(head_dim: int, *sizes: int, in_registers: bool = True, **more: Any) -> Tiles:
+    """Tiles of attention_16.cu."""
+    return _by_warps(head_dim, *sizes, row_bytes=2 * head_dim, IN_REGISTERS=int(in_registers), **more)
+
+
+def _tf32(head_dim: int, *sizes: int, **more: Any) -> Tiles:
+    """Tiles of attention_tf32.cu, which pads rows by 4 floats."""
+    return _by_warps(head_dim, *sizes, row_bytes=4 * (head_dim + 4), **more)
 
 
 # By dtype and head dimension, the best first. The others are for devices on which a block has 99 KiB of shared memory
@@ -123,6 +135,11 @@ _FORWARD: dict[tuple[str, int], list[Tiles]] = {
     ("float32", 64): [_f32_forward(64, 64, 64)],
     ("float32", 128): [_f32_forward(128, 64, 32)],
     ("float32", 256): [_f32_forward(256, 64, 32, min_blocks=1), _f32_forward(256, 16, 16, (8, 8))],
+    ("tf32", 16): [_tf32(16, 4, 2, 32)],
+    ("tf32", 32): [_tf32(32, 4, 2, 32)],
+    ("tf32", 64): [_tf32(64, 4, 2, 32)],
+    ("tf32", 128): [_tf32(128, 8, 1, 32), _tf32(128, 8, 1, 16)],
+    ("tf32", 256): [_tf32(256, 4, 1, 16), _tf32(256, 2, 1, 16)],
     ("16 bits", 16): [_16(16, 4, 2, 64, plain=True), _16(16, 8, 1, 64)],
     ("16 bits", 32): [_16(32, 4, 2, 64, plain=True), _16(32, 8, 1, 64)],
     ("16 bits", 64): [_16(64, 4, 2, 64, plain=True), _16(64, 8, 1, 64)],
@@ -135,6 +152,11 @@ _BACKWARD: dict[tuple[str, int], list[Tiles]] = {
     ("float32", 64): [_f32_backward(64, 64, 64, min_blocks=2)],
     ("float32", 128): [_f32_backward(128, 64, 32), _f32_backward(128, 32, 32)],
     ("float32", 256): [_f32_backward(256, 32, 32), _f32_backward(256, 16, 16, (8, 8))],
+    ("tf32", 16): [_tf32(16, 4, 1, 32, backward=True)],
+    ("tf32", 32): [_tf32(32, 4, 1, 32, backward=True)],
+    ("tf32", 64): [_tf32(64, 4, 1, 32, backward=True)],
+    ("tf32", 128): [_tf32(128, 4, 1, 16, backward=True), _tf32(128, 2, 1, 16, backward=True)],
+    ("tf32", 256): [_tf32(256, warps, 1, 16, backward=True, parts=2) for warps in (4, 2, 1)],
     ("16 bits", 16): [_16(16, 4, 1, 64, backward=True)],
     ("16 bits", 32): [_16(32, 4, 1, 64, backward=True, plain=True), _16(32, 4, 1, 32, backward=True)],
     ("16 bits", 64): [_16(64, 8, 1, 64, backward=True)],

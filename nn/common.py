@@ -16,7 +16,6 @@ from minigrad.promotion import result_type
 from minigrad.random import next_generator
 from minigrad.scalars import in_short, number
 
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

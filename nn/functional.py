@@ -12,11 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from kernels.fused import (
+    GELU_FORMS,
+    are_taken,
+    gelu_backward,
+    gelu_forward,
+    layer_norm_backward,
+    layer_norm_forward,
+)
 from minigrad import log_softmax, op, ops, softmax
 from minigrad.autocast import in_float32
 from minigrad.backend import array_module
 from minigrad.bfloat import takes_bfloat16
-from minigrad.ops import elu, gelu, leaky_relu, one_hot, relu, silu, softplus
+from minigrad.ops import elu, leaky_relu, one_hot, relu, silu, softplus
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.scalars import number
 from nn.common import (
@@ -111,6 +119,27 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     return narrowed(ops.sum(directions(x1) * directions(x2), axis=dim), dtype)
 
 
+# ---- gelu ------------------------------------------------------------------------------------------------------------
+
+
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """x Φ(x), with Φ the normal distribution's share below x; approximate="tanh": nearly that.
+
+    As `minigrad.ops.gelu`, but on a GPU computed by one kernel, unless x is float64. Raises ValueError for another
+    `approximate`.
+    """
+    if approximate in GELU_FORMS and are_taken(array_of(x)):
+        return kernel_gelu(x, approximate=approximate)
+    return ops.gelu(x, approximate=approximate)
+
+
+@takes_bfloat16
+@op(reference=ops.gelu)
+def kernel_gelu(x: Any, *, approximate: str) -> Any:
+    """The same by a kernel, for arrays on a GPU; d/dx = Φ + x Φ'."""
+    return gelu_forward(x, approximate=approximate), lambda g: gelu_backward(g, x, approximate=approximate)
+
+
 # ---- layer norm ------------------------------------------------------------------------------------------------------
 
 
@@ -127,12 +156,15 @@ def layer_norm(
         normalized_shape: the lengths of the last axes, or the length of the last one.
         weight, bias: of the shape `normalized_shape`, or None.
 
-    Returns x's shape and dtype. Raises ValueError that names the shapes if they do not fit.
+    Returns x's shape and dtype. On a GPU it is computed by kernels if all have one dtype, of 16 or 32 bits. Raises
+    ValueError that names the shapes if they do not fit.
     """
     axes = _normalized_axes("layer_norm", x, normalized_shape, weight=weight, bias=bias)
+    eps = float(number("layer_norm: eps", eps))
+    if are_taken(*map(array_of, (x, weight, bias))):
+        return kernel_layer_norm(x, weight, bias, axes=axes, eps=eps)
     wide = widened(x)
     weight, bias = as_dtype(weight, wide.dtype), as_dtype(bias, wide.dtype)
-    eps = float(number("layer_norm: eps", eps))
     return narrowed(fused_layer_norm(wide, weight, bias, axes=axes, eps=eps), x.dtype)
 
 
@@ -150,12 +182,12 @@ def _normalized_axes(name: str, x: Any, normalized_shape: int | Sequence[int], *
 
 def plain_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
     """The definition, as a composition of operations: (x - mean) / √(variance + eps) * weight + bias."""
-    axis = tuple(range(-axes, 0))
-    away = x - ops.mean(x, axis=axis, keepdims=True)
+    axis, wide = tuple(range(-axes, 0)), widened(x)
+    away = wide - ops.mean(wide, axis=axis, keepdims=True)
     variance = ops.mean(away * away, axis=axis, keepdims=True)
     y = away / ops.sqrt(variance + eps)
     y = y if weight is None else y * weight
-    return y if bias is None else y + bias
+    return narrowed(y if bias is None else y + bias, x.dtype)
 
 
 @op(reference=plain_layer_norm, floating=True, optional=["weight", "bias"])
@@ -193,6 +225,24 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
         return library.reshape(d_x, shape), d_weight, d_bias
 
     return library.reshape(y, shape), pullback
+
+
+@takes_bfloat16
+@op(reference=plain_layer_norm, floating=True, optional=["weight", "bias"])
+def kernel_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
+    """The same by kernels, for arrays on a GPU; the gradients' formulas are at `kernels.layer_norm_backward`."""
+    n = math.prod(x.shape[x.ndim - axes :])
+    rows = (math.prod(x.shape[: x.ndim - axes]), n)  # (M, n)
+    w, b = [None if values is None else values.reshape(n) for values in (weight, bias)]
+    x_rows, shape, has_bias = x.reshape(rows), x.shape, bias is not None
+    y, mean, inverse = layer_norm_forward(x_rows, w, b, eps=eps)
+
+    def pullback(g: Any) -> tuple[Any, Any, Any]:
+        d_x, d_w, d_b = layer_norm_backward(g.reshape(rows), x_rows, w, mean, inverse, has_bias=has_bias)
+        d_w, d_b = [None if d is None else d.reshape(shape[-axes:]) for d in (d_w, d_b)]
+        return d_x.reshape(shape), d_w, d_b
+
+    return y.reshape(shape), pullback
 
 
 # ---- root mean square norm -------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from minigrad.ops.elementwise import narrowed
 from minigrad.random import next_key
 from nn.common import array_of, as_dtype, repeated_heads
 from nn.masks import read_masks
-from nn.rooms import plain_attention
+from nn.rooms import plain_attention, wants_tensor_cores
 
 # ---- the operation ---------------------------------------------------------------------------------------------------
 
@@ -41,6 +41,7 @@ def composed_attention(
     dropout_p: float,
     dropout_key: Sequence[int] | None,
     mask_gradient: bool,
+    tensor_cores: bool,
 ) -> Any:
     """The same in the plain room, with the same dropout: from it come gradients of gradients."""
     shape = (*query.shape[:-1], key.shape[-2])  # (B, H, N_q, N_k)
@@ -70,12 +71,13 @@ def kernel_attention(
     dropout_p: float,
     dropout_key: Sequence[int] | None,
     mask_gradient: bool,
+    tensor_cores: bool,
 ) -> Any:
     """dropout(softmax(Q Kᵀ scale + mask)) V; keeps its inputs, its output and one number for each query.
 
     query (B, H, N_q, d), key and value (B, H_kv, N_k, d), mask as `kernels.attention_forward` takes its bias. The
     gradients' formulas are at `kernels.attention_backward`, which makes the weights again. mask_gradient: whether that
-    of a floating mask is wanted.
+    of a floating mask is wanted. tensor_cores: for float32 too.
     """
     options: dict[str, Any] = {
         "bias": mask,
@@ -85,6 +87,7 @@ def kernel_attention(
         "scale": scale,
         "dropout_p": dropout_p,
         "dropout_key": dropout_key,
+        "tensor_cores": tensor_cores,
     }
     output, lse = attention_forward(query, key, value, **options)
 
@@ -145,6 +148,7 @@ def attention_by_kernels(
         dropout_p=dropout_p,
         dropout_key=next_key() if dropout_p > 0 else None,
         mask_gradient=isinstance(mask, Tensor) and mask.requires_grad,
+        tensor_cores=wants_tensor_cores(),
     )
     if value.shape[-1] < width:
         output = output[..., : value.shape[-1]]

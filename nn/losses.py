@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from kernels.fused import are_taken, cross_entropy_backward, cross_entropy_forward
 from minigrad import op, ops
 from minigrad.autocast import in_float32
 from minigrad.backend import array_module
+from minigrad.bfloat import takes_bfloat16
 from minigrad.dtypes import is_floating
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import narrowed, widened
@@ -197,6 +199,7 @@ def cross_entropy(
             of w_t over the ids that are not ignored; of probabilities by how many rows there are, whatever w. If that
             is 0, so are the mean and its gradients (in PyTorch it is NaN or infinite).
 
+    On a GPU kernels compute the losses of class ids without weight, of logits of 16 or 32 bits; else array operations.
     Raises IndexError that names a target outside 0 ... C - 1; ValueError for shapes that do not fit, an unknown option,
     or an ignore_index of 0 or more beside probabilities; TypeError for logits that are not floating, or a weight that
     is not as said above.
@@ -211,6 +214,8 @@ def cross_entropy(
         total = ops.sum(_at(ids, weight, ignore_index))
     if not rows.shape[1]:
         losses = _without_classes(rows)
+    elif weight is None and are_taken(array_of(rows)):
+        losses = kernel_cross_entropy(rows, ids, **options)
     elif weight is None:
         losses = fused_cross_entropy(widened(rows), ids, **options)
     else:
@@ -297,6 +302,27 @@ def fused_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_sm
             d_logits -= (g * (label_smoothing / classes))[:, None]
         d_logits[places] -= (1.0 - label_smoothing) * g
         return d_logits, None
+
+    return losses, pullback
+
+
+def composed_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_smoothing: float) -> Any:
+    """`plain_cross_entropy` of logits that may have 16 bits: losses in float32."""
+    return plain_cross_entropy(widened(logits), target, ignore_index=ignore_index, label_smoothing=label_smoothing)
+
+
+@takes_bfloat16
+@op(reference=composed_cross_entropy, exempt=["target"])
+def kernel_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_smoothing: float) -> Any:
+    """The same by kernels, for arrays on a GPU: losses (M,) in float32."""
+    target = target.astype(np.int64, copy=False)
+    classes = logits.shape[1]
+    ignored = ignore_index if 0 <= ignore_index < classes else -1  # what is no class counts for nothing in any case
+    options: dict[str, Any] = {"ignored": ignored, "label_smoothing": label_smoothing}
+    losses, peak, total = cross_entropy_forward(logits, target, **options)
+
+    def pullback(g: Any) -> tuple[Any, None]:
+        return cross_entropy_backward(g, logits, target, peak, total, **options), None
 
     return losses, pullback
 

@@ -139,27 +139,34 @@ NAMES = (*ROOMS, "kernel")
 
 class _Pinned(threading.local):
     name: str | None = None
+    tensor_cores = False
 
 
 _pinned = _Pinned()
 
 
 @contextmanager
-def attention_room(name: str) -> Iterator[None]:
+def attention_room(name: str, *, tensor_cores: bool = False) -> Iterator[None]:
     """Within this context, in this thread, attention is computed in the room `name`: "plain", "fused" or "kernel".
 
     Without it, "kernel" is taken on a GPU for floats of 16 and 32 bits, else "fused". On a CPU "kernel" runs the same
     kernels in an emulator, for study: slowly, and it needs g++.
 
-    Raises ValueError for another name.
+    tensor_cores: in the room "kernel", float32 is multiplied on tensor cores too, as exactly: three products for one.
+    16 bits are in any case.
+
+    Raises ValueError for another name, and for tensor cores in another room.
     """
     if name not in NAMES:
         raise ValueError(f"attention_room: there is no room {name!r}; the rooms are {', '.join(NAMES)}")
-    former, _pinned.name = _pinned.name, name
+    if tensor_cores and name != "kernel":
+        raise ValueError(f'attention_room: tensor_cores=True is for the room "kernel", got {name!r}')
+    former = _pinned.name, _pinned.tensor_cores
+    _pinned.name, _pinned.tensor_cores = name, tensor_cores
     try:
         yield
     finally:
-        _pinned.name = former
+        _pinned.name, _pinned.tensor_cores = former
 
 
 def chosen_room(dtype: np.dtype, width: int, device: str) -> str:
@@ -167,3 +174,8 @@ def chosen_room(dtype: np.dtype, width: int, device: str) -> str:
     if _pinned.name is not None:
         return _pinned.name
     return "kernel" if device != "cpu" and has_kernels(str(dtype), width, device) else "fused"
+
+
+def wants_tensor_cores() -> bool:
+    """Whether the pinned room is "kernel" with tensor cores for float32."""
+    return _pinned.tensor_cores

@@ -47,9 +47,9 @@ def test_a_dry_run_goes_through_everything(tmp_path):
     table = (tmp_path / "gpu.txt").read_text()
     assert table == result.stdout
     rows = rows_of(table)
-    assert len(rows) == 40 and {verdict for verdict, _ in rows} == {"pass"}
+    assert len(rows) == 65 and {verdict for verdict, _ in rows} == {"pass"}
     speeds = [words.split() for _, words in rows if "forward" in words or "backward" in words]
-    assert len(speeds) == 16
+    assert len(speeds) == 24
     for words in speeds:
         place = words.index("forward") if "forward" in words else words.index("backward")
         error, ms, ours, flash, efficient, cudnn, math, cupy = words[place + 1 : place + 9]

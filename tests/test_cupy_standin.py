@@ -11,6 +11,7 @@ import minigrad as mg
 from kernels.emulator import EmulatorError
 from minigrad import backend
 from tests.cupy_standin import Array, installed
+from tests.cupy_standin.cuda import counting_launches
 from tests.kernels.emulator.compiled import needs_compiler
 
 
@@ -180,3 +181,17 @@ def test_kernels_are_run_on_its_arrays(cupy):
         kernel((2,), (4,), (np.ones(5, np.float32), np.int32(5), np.float32(2)))
     with pytest.raises(EmulatorError, match="float"):
         kernel((2,), (4,), (x, np.int32(5), 2.0))
+
+
+@needs_compiler
+def test_launches_are_counted_but_views_and_empty_arrays_are_none(cupy):
+    kernel = cupy.RawModule(code=DOUBLED).get_function("doubled")
+    with counting_launches() as launches:
+        x = cupy.empty(4, np.float32)
+        x[1:] = 1.0
+        x[:1] += x.reshape(2, 2)[1, 1:].sum()
+        kernel((1,), (4,), (x, np.int32(4), np.float32(2)))
+        x[cupy.asarray([0])].copy().astype(np.float64)
+    assert launches == {"setitem": 2, "sum": 1, "add": 1, "doubled": 1, "getitem": 1, "copy": 1, "astype": 1}
+    cupy.ones(3)
+    assert launches.total() == 8

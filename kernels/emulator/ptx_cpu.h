@@ -52,11 +52,6 @@ inline void mma_16x8x8_tf32(float (&sum)[4], const unsigned (&left)[4], unsigned
                             cuda_cpu::Place place = {}) {
     cuda_cpu::add_product(cuda_cpu::MMA_TF32, sum, left, right0, right1, place);
 }
-inline unsigned to_tf32(float x) {  // to nearest, ties away from zero, as cvt.rna
-    unsigned word;
-    memcpy(&word, &x, sizeof word);
-    return (word + 0x1000u) & 0xffffe000u;
-}
 
 // ---- asynchronous copies --------------------------------------------------------------------------------------------
 namespace cuda_cpu {

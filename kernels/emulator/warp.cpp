@@ -1,6 +1,7 @@
 // What the lanes of a warp compute together: votes, shuffles, and the matrices of tensor cores.
 #include <cstdint>
 #include <cstring>
+#include <math.h>
 
 #include "runtime.h"
 
@@ -90,14 +91,12 @@ template <int DEPTH> struct Operands {
         else right[g][t + DEPTH / 2 * (word - 4)] = number;
     }
 };
-template <int DEPTH> void add_products(const Operands<DEPTH>& operands, const Lane* in, Lane* out) {
+template <int DEPTH, class Add> void add_products(const Operands<DEPTH>& operands, const Lane* in, Lane* out, Add add) {
     for (int i = 0; i < WARP; ++i)
         for (int e = 0; e < 4; ++e) {
             const float* left = operands.left[i / 4 + 8 * (e / 2)];
             const float* right = operands.right[2 * (i % 4) + e % 2];
-            float sum = float_of(in[i].word[6 + e]);
-            for (int k = 0; k < DEPTH; ++k) sum += left[k] * right[k];
-            out[i].word[e] = word_of(sum);
+            out[i].word[e] = word_of(add(float_of(in[i].word[6 + e]), left, right));
         }
 }
 template <float (*NUMBER)(uint16_t)> void compute_mma_16(const Lane* in, Lane* out, unsigned) {
@@ -108,14 +107,30 @@ template <float (*NUMBER)(uint16_t)> void compute_mma_16(const Lane* in, Lane* o
             operands.put(i, word, 2 * (i % 4), NUMBER((uint16_t)pair));
             operands.put(i, word, 2 * (i % 4) + 1, NUMBER((uint16_t)(pair >> 16)));
         }
-    add_products(operands, in, out);
+    add_products(operands, in, out, [](float sum, const float* left, const float* right) {
+        for (int k = 0; k < 16; ++k) sum += left[k] * right[k];
+        return sum;
+    });
 }
+float cut_off(double x) {  // rounded towards zero
+    float nearest = (float)x;
+    return fabs((double)nearest) > fabs(x) ? nextafterf(nearest, 0) : nearest;
+}
+// Four products at a time are added exactly, and what does not fit is cut off, which is not rounding: errors of a long
+// sum have one sign (Fasi et al. 2021, "Numerical behavior of NVIDIA tensor cores").
 void compute_mma_tf32(const Lane* in, Lane* out, unsigned) {
     Operands<8> operands;
     for (int i = 0; i < WARP; ++i)
         for (int word = 0; word < 6; ++word)  // the tensor core looks at 10 bits of the mantissa
             operands.put(i, word, i % 4, float_of(in[i].word[word] & 0xffffe000u));
-    add_products(operands, in, out);
+    add_products(operands, in, out, [](float sum, const float* left, const float* right) {
+        for (int k = 0; k < 8; k += 4) {
+            double exact = sum;
+            for (int i = k; i < k + 4; ++i) exact += (double)left[i] * right[i];
+            sum = cut_off(exact);
+        }
+        return sum;
+    });
 }
 
 }  // namespace

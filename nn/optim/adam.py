@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from minigrad.backend import Array, array_module
+from kernels.fused import are_taken, contiguous
+from kernels.parameters import Parameter, adam_step
+from minigrad import Tensor
+from minigrad.backend import Array, array_module, device_of, on_device_of
 from nn.optim.optimizer import Optimizer, check_not_negative, remembered
 
 
@@ -14,7 +17,8 @@ class Adam(Optimizer):
     """Steps of about lr for each element, from running means of g and g² (Kingma & Ba 2015, algorithm 1), as in
     PyTorch.
 
-    g is the gradient plus weight_decay p: L2 regularization.
+    g is the gradient plus weight_decay p: L2 regularization. On a GPU a group's parameters of 16 and 32 bits, if they
+    are contiguous, are moved together in one launch, in float32.
 
     Args:
         params: parameters, or dicts, one per group (see `Optimizer`).
@@ -41,6 +45,38 @@ class Adam(Optimizer):
         betas = options["betas"]
         if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be two numbers from 0 to below 1, got {betas}")
+
+    def _move_all(self, parameters: list[Tensor], options: dict[str, Any]) -> None:
+        """On a GPU one launch for all parameters of one device and dtype that have moved equally often."""
+        alone: list[Tensor] = []
+        together: dict[Any, list[Parameter]] = {}
+        for parameter in parameters:
+            moved = self._for_the_kernel(parameter)
+            if moved is None:
+                alone.append(parameter)
+            else:
+                alike = device_of(moved.values), moved.values.dtype, self.state[parameter]["step"]
+                together.setdefault(alike, []).append(moved)
+        super()._move_all(alone, options)
+        beta1, beta2 = map(float, options["betas"])
+        numbers = {name: float(options[name]) for name in ("lr", "eps")}
+        for (_, _, step), members in together.items():
+            adam_step(members, step=step, betas=(beta1, beta2), **numbers, **self._kind_of_decay(options))
+
+    def _for_the_kernel(self, parameter: Tensor) -> Parameter | None:
+        """The arrays of a step; None if the kernel does not take them: on a CPU, of float64, not contiguous."""
+        values, gradient = parameter.data, parameter.grad.data  # type: ignore[union-attr]
+        if not are_taken(values, gradient) or device_of(gradient) != device_of(values):
+            return None
+        with on_device_of(values):
+            state = self.state[parameter]
+            mean, mean_square = remembered(state, "exp_avg", values), remembered(state, "exp_avg_sq", values)
+            moved = Parameter(values, contiguous(gradient), mean, mean_square)
+        return moved if all(array.flags.c_contiguous for array in moved) else None
+
+    def _kind_of_decay(self, options: dict[str, Any]) -> dict[str, float]:
+        """The weight decay as `kernels.adam_step` takes it."""
+        return {"l2": float(options["weight_decay"])}
 
     def _move(self, values: Array, gradient: Array, state: dict[str, Any], options: dict[str, Any]) -> None:
         weight_decay = float(options["weight_decay"])
@@ -95,3 +131,6 @@ class AdamW(Adam):
         if weight_decay:
             values *= 1 - float(options["lr"]) * weight_decay
         self._move_by_moments(values, gradient, state, options)
+
+    def _kind_of_decay(self, options: dict[str, Any]) -> dict[str, float]:
+        return {"decay": float(options["weight_decay"])}

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from kernels.parameters import are_taken_together, scale, squared_norm
 from minigrad import Tensor
-from minigrad.backend import Array, array_module
+from minigrad.backend import Array, array_module, on_device_of
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
@@ -28,14 +29,18 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> T
     gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
     if not gradients:
         return Tensor(0.0)
-    library = array_module(gradients[0].data)
-    with np.errstate(all="ignore"):  # the norm that is returned tells of an overflow
-        norm = library.sqrt(sum(_squared_norm(gradient.data) for gradient in gradients))
-        scale = library.minimum(float(max_norm) / (norm + 1e-6), 1.0)  # 1e-6 as in PyTorch
-        for gradient in gradients:
-            array = gradient.data
-            array *= scale
-            gradient._written()
+    arrays = [gradient.data for gradient in gradients]
+    library, together = array_module(arrays[0]), are_taken_together(arrays)
+    with np.errstate(all="ignore"), on_device_of(arrays[0]):  # the norm that is returned tells of an overflow
+        norm = library.sqrt(squared_norm(arrays) if together else sum(map(_squared_norm, arrays)))
+        factor = library.minimum(float(max_norm) / (norm + 1e-6), 1.0)  # 1e-6 as in PyTorch
+        if together:
+            scale(arrays, factor)
+        else:
+            for array in arrays:
+                array *= factor
+    for gradient in gradients:
+        gradient._written()
     return Tensor(norm, device=gradients[0].device)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from kernels.parameters import are_taken_together, unscale
 from minigrad import Tensor
-from minigrad.backend import array_module
+from minigrad.backend import Array, array_module
 from nn.optim.optimizer import Optimizer
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -93,14 +94,9 @@ class GradScaler:
                     f"unscale_: a gradient of shape {gradient.shape} is float16; keep parameters in float32, autocast "
                     "casts them where float16 will do"
                 )
-        finite: Any = True
-        with np.errstate(all="ignore"):  # what a scale below 1 makes infinite is found
-            for gradient in gradients:
-                array = gradient.data
-                array *= 1.0 / self._scale
-                gradient._written()
-                finite = array_module(array).isfinite(array).all() & finite
-        self._finite[optimizer] = bool(finite)  # here alone a GPU is waited for
+        self._finite[optimizer] = bool(_unscaled([gradient.data for gradient in gradients], 1.0 / self._scale))
+        for gradient in gradients:
+            gradient._written()
 
     def step(self, optimizer: Optimizer) -> None:
         """The optimizer's step, on unscaled gradients; none if one of them is infinite or NaN.
@@ -194,3 +190,15 @@ class GradScaler:
             )
         self._scale, self._growth_factor, self._backoff_factor = scale, growth_factor, backoff_factor
         self._growth_interval, self._good_steps = growth_interval, good_steps
+
+
+def _unscaled(arrays: list[Array], factor: float) -> Any:
+    """Multiplies them in place. Whether they are all finite then, on their device: who looks waits for a GPU."""
+    if are_taken_together(arrays):
+        return unscale(arrays, factor)
+    finite: Any = True
+    with np.errstate(all="ignore"):  # what a scale below 1 makes infinite is found
+        for array in arrays:
+            array *= factor
+            finite = array_module(array).isfinite(array).all() & finite
+    return finite

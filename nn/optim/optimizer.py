@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minigrad import Tensor
-from minigrad.backend import Array, array_module, device_of, to_device
+from minigrad.backend import Array, array_module, device_of, on_device_of, to_device
 from nn.module import zero_grad
 
 
@@ -52,19 +52,27 @@ class Optimizer:
         """Write new values over a parameter's array; `state["step"]` is 1 the first time."""
         raise NotImplementedError
 
+    def _move_all(self, parameters: list[Tensor], options: dict[str, Any]) -> None:
+        """`_move` for each of a group's parameters that have a gradient."""
+        for parameter in parameters:
+            values = parameter.data
+            with on_device_of(values):
+                self._move(values, parameter.grad.data, self.state[parameter], options)  # type: ignore[union-attr]
+
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Move every parameter that has a gradient. The others stay as they are, and so does their state."""
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    state = self.state.get(parameter)
-                    if state is None:
-                        state = self.state[parameter] = {"step": 0, **dict.fromkeys(self.arrays)}
-                    state["step"] += 1
-                    self._move(parameter.data, parameter.grad.data, state, group)
-                    parameter._written()
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for parameter in parameters:
+                state = self.state.get(parameter)
+                if state is None:
+                    state = self.state[parameter] = {"step": 0, **dict.fromkeys(self.arrays)}
+                state["step"] += 1
+            self._move_all(parameters, group)
+            for parameter in parameters:
+                parameter._written()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget every parameter's gradient: None, or fresh zeros where there was one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cupy_standin.cuda import Device, current_device
+from tests.cupy_standin.cuda import Device, current_device, note_launch
 
 # ---- in and out ------------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,13 @@ def run(function: Callable[..., Any], arguments: Sequence[Any], options: dict[st
         return on_device(result, found[0].device.id)
     for array in found:
         check_reachable(array)
+    name = getattr(getattr(function, "__self__", function), "name", None) or function.__name__
+    if name not in _WITHOUT_LAUNCH:
+        note_launch(name)
     return on_device(result, current_device())
+
+
+_WITHOUT_LAUNCH = {"empty", "empty_like", "can_cast", "promote_types", "result_type"}
 
 
 def _host(value: Any, found: list[Array]) -> Any:
@@ -242,10 +248,12 @@ class Array:
         plain, copies = _plain_key(key, self.shape)
         if copies:
             check_reachable(self)
+            note_launch("getitem")
         return Array.around(np.asarray(self.host[plain]), current_device() if copies else self._device)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         check_reachable(self)
+        note_launch("setitem")
         plain, has_array = _plain_key(key, self.shape)
         if isinstance(value, Array):
             check_reachable(value)
@@ -266,6 +274,7 @@ class Array:
     def add_at(self, name: str, key: Any, value: Any) -> None:
         """What `cupy.add.at` and `cupy.maximum.at` do, of the few dtypes that a GPU's atomic operations have."""
         check_reachable(self)
+        note_launch(f"{name}.at")
         plain, has_array = _plain_key(key, self.shape)
         known = ("int32", "float32", "float64", "uint32", "uint64", *(["float16"] if name == "add" else []))
         if has_array and self.dtype.name not in known:
@@ -273,6 +282,7 @@ class Array:
         getattr(np, name).at(self.host, plain, value.host if isinstance(value, Array) else value)
 
     def copy(self, order: str = "C") -> Array:
+        note_launch("copy")
         return Array.around(self.host.copy(order), current_device())  # from any device to the current one
 
     def astype(self, dtype: Any, order: str = "K", *, copy: bool = True) -> Array:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -21,6 +23,33 @@ _thread = _Thread()
 def current_device() -> int:
     """The number of the GPU that this thread's operations run on."""
     return _thread.device
+
+
+# ---- counting --------------------------------------------------------------------------------------------------------
+
+_counters: list[Counter[str]] = []
+
+
+def note_launch(name: str) -> None:
+    """A GPU would be given something to do now."""
+    for counter in _counters:
+        counter[name] += 1
+
+
+@contextlib.contextmanager
+def counting_launches() -> Iterator[Counter[str]]:
+    """Counts within it, by name: kernels of `RawModule`, and functions and operators of arrays, but for views.
+
+    A function counts once, though CuPy makes several launches of some: of `mean`, or `argsort`.
+    """
+    _counters.append(Counter())
+    try:
+        yield _counters[-1]
+    finally:
+        _counters.pop()
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
 
 
 class Device:
@@ -78,6 +107,9 @@ class Stream:
         pass
 
 
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+
+
 class RawModule:
     """CUDA C++ by its text; its kernels are run by the emulator. The calling test is skipped where g++ is missing."""
 
@@ -115,6 +147,7 @@ class RawKernel:
         self._kernel.max_dynamic_shared_size_bytes = size
 
     def __call__(self, grid: Any, block: Any, args: Any, *, shared_mem: int = 0, stream: Any = None) -> None:
+        note_launch(self._kernel.name)
         self._kernel(grid, block, [_argument(value) for value in args], shared_mem=shared_mem)
 
 

@@ -48,6 +48,8 @@ class Ufunc:
         return out
 
     def _compute(self, *operands: Any, **options: Any) -> Any:
+        if self.name == "matmul" and not options and all(operand.dtype == "bfloat16" for operand in operands):
+            return self._theirs(*operands).astype("bfloat16")  # NumPy's is float32
         try:
             return self._theirs(*operands, **options)
         except ValueError as error:
@@ -151,7 +153,7 @@ def _array(obj: Any, dtype: Any = None, copy: Any = True) -> Array:
     if isinstance(obj, (list, tuple)) and any(isinstance(part, Array) for part in obj):
         return named("stack")([_array(part) for part in obj]).astype(obj[0].dtype if dtype is None else dtype)
     host = np.array(obj, dtype=dtype)
-    if host.dtype.kind not in "biufc":
+    if host.dtype.kind not in "biufc" and host.dtype.name != "bfloat16":  # CuPy 14 has it if ml_dtypes is there
         raise ValueError(f"Unsupported dtype {host.dtype}")
     return Array.around(host, current_device())
 

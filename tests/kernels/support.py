@@ -1,21 +1,19 @@
-"""What tests of the attention kernels share: inputs, calls, how far results are off, faulty builds, other compilers.
+"""What tests of the attention kernels share: inputs, calls, how far results are off, faulty builds.
 
-What is expected of a call is in `tests.kernels.reference`.
+What is expected of a call is in `tests.kernels.reference`; compilers for GPUs are in `tests.kernels.compilers`.
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kernels import attention_backward, attention_forward, launch, tiles
+from kernels import attention_backward, attention_forward, launch, modules
 from kernels.emulator import sanitizer_environment
 from tests.kernels.reference import Attention
 
@@ -31,6 +29,60 @@ SHAPES = {
     "an offset past all keys": ((1, 1, 70), 70, {"is_causal": True, "causal_offset": 10**15}),
     "one query": ((2, 1, 1), 70, {}),
 }
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+B, H, N_Q, N_K = 2, 2, 67, 83  # of the inputs that these fit
+DROPOUT = {"dropout_p": 0.3, "dropout_key": (5, 6, 7)}
+
+
+def random_bias(*shape):
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def random_mask(*shape):
+    return np.random.default_rng(2).random(shape) < 0.7
+
+
+OPTIONS = {
+    "key lengths": lambda: {"key_lengths": np.array([0, 41])},
+    "key lengths of a list, causal": lambda: {"key_lengths": [83, 500], "is_causal": True},
+    "scale": lambda: {"scale": 0.0},
+    "a negative scale": lambda: {"scale": -0.5},
+    "a mask for each head": lambda: {"bias": random_mask(B, H, N_Q, N_K)},
+    "a mask of keys, causal": lambda: {"bias": random_mask(B, 1, 1, N_K), "is_causal": True},
+    "a mask of queries": lambda: {"bias": random_mask(N_Q, 1)},
+    "a bias for each head": lambda: {"bias": random_bias(B, H, N_Q, N_K)},
+    "a bias for all batch entries": lambda: {"bias": random_bias(H, N_Q, N_K)},
+    "a bias for all heads": lambda: {"bias": random_bias(B, 1, N_Q, N_K)},
+    "a bias of pairs": lambda: {"bias": random_bias(N_Q, N_K), "is_causal": True, "causal_offset": 5},
+    "a bias of keys": lambda: {"bias": random_bias(N_K)},
+    "a bias of keys for each head": lambda: {"bias": random_bias(1, H, 1, N_K), "key_lengths": [60, 70]},
+    "a bias of queries": lambda: {"bias": random_bias(N_Q, 1)},
+    "a bias of one number": lambda: {"bias": random_bias(1)},
+    "a bias that hides": lambda: {"bias": np.where(random_mask(N_Q, N_K), 0, -np.inf).astype(np.float32)},
+    "a bias that hides all of a row": lambda: {"bias": np.where(random_mask(N_Q, 1), 0, -np.inf).astype(np.float32)},
+    "a bias of the lowest number": lambda: {"bias": np.full((N_Q, N_K), np.finfo(np.float32).min)},
+    "dropout": lambda: {**DROPOUT, "is_causal": True},
+    "dropout of all": lambda: {**DROPOUT, "dropout_p": 1.0},
+    "everything": lambda: {
+        "bias": random_bias(1, H, N_Q, N_K),
+        "key_lengths": np.array([70, 83]),
+        "is_causal": True,
+        "causal_offset": -3,
+        "scale": 0.3,
+        **DROPOUT,
+    },
+}
+
+
+def options_of_width(name, width):
+    """Those of a name, with scores as large as they are with d = 16: float32's rounding of products grows with them."""
+    options = OPTIONS[name]()
+    if "scale" in options:
+        options["scale"] *= (16 / max(16, width)) ** 0.5
+    return options
 
 
 def every(cases):
@@ -78,15 +130,15 @@ def assert_same_bits(results, expected, how=""):
 
 
 def forget_modules():
-    launch._module.cache_clear()
-    launch._kernel.cache_clear()
+    modules.module.cache_clear()
+    modules.kernel.cache_clear()
 
 
 @contextmanager
 def built_by(build):
     """In it launches compile their sources with build(code, options)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "EmulatedModule", build)
+        patch.setattr(modules, "EmulatedModule", build)
         forget_modules()
         yield
     forget_modules()
@@ -101,53 +153,3 @@ def assert_nothing_reported(sanitize, function, *arguments):
     root = Path(launch.__file__).parents[1]
     result = subprocess.run(command, cwd=root, env=sanitizer_environment(sanitize), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-
-
-# ---- nvcc ------------------------------------------------------------------------------------------------------------
-
-
-def tool_of_cuda(name):
-    """The path of a tool: in PATH, or in NVIDIA's Python packages."""
-    packages = Path(sysconfig.get_path("purelib"), "nvidia")
-    return shutil.which(name) or next(map(str, sorted(packages.glob(f"*/bin/{name}"))), None)
-
-
-NVCC = tool_of_cuda("nvcc")
-needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
-ARCHITECTURES = ("sm_80", "sm_90")
-
-
-def rows_of_tile_table(kind):
-    return [
-        row
-        for table in (tiles._FORWARD, tiles._BACKWARD)
-        for key, rows in table.items()
-        if key[0] == kind
-        for row in rows
-    ]
-
-
-def is_common(row):
-    return row.options[0] in ("-DHEAD_DIM=64", "-DHEAD_DIM=128")
-
-
-def build_name(value):
-    """A parameter of a test in its name: tiles, or options, without -D."""
-    options = getattr(value, "options", value)
-    return " ".join(option.removeprefix("-D") for option in options) if isinstance(options, list | tuple) else None
-
-
-def compiled_by_nvcc(dtype, options, architecture, folder):
-    """The assembler's report on the kernels of a dtype, and the file that was made."""
-    source, binary = folder / "attention.cu", folder / "attention.cubin"
-    source.write_text(launch.source_text(launch.SOURCES[dtype]), encoding="utf-8")
-    command = [NVCC, "-cubin", "-std=c++17", f"-arch={architecture}", "-Xptxas", "-v", *options, source, "-o", binary]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return result.stderr, binary
-
-
-def assert_no_spills(report, kernels):
-    """All variables of so many kernels are in registers."""
-    frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
-    assert frames == [("0", "0", "0")] * kernels, report

@@ -1,41 +1,31 @@
 """Attention of float16 and bfloat16, run by the emulator: as exact as plain attention of the same precision, with every
-option, whatever the order of threads; faults planted in the source are found; nvcc compiles it for tensor cores.
+option, whatever the order of threads; faults planted in the source are found.
 
-MINIGRAD_FULL=1 tries every head dimension with both dtypes and every order, and compiles every row of the tile table.
+MINIGRAD_FULL=1 tries every head dimension with both dtypes and every order.
 """
 
-import re
-import subprocess
-from dataclasses import replace
 from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
 
-from kernels import attention_backward, attention_forward, launch, tiles
+from kernels import attention_backward, attention_forward, launch
 from kernels.call import Call, Options, with_aligned_rows
 from kernels.emulator import EmulatedModule, EmulatorError, running
+from tests.kernels import faults
 from tests.kernels.emulator.compiled import WAYS, needs_compiler
 from tests.kernels.reference import Attention, dropout_factor, summed_to, visible
 from tests.kernels.support import (
-    ARCHITECTURES,
     FULL,
     SHAPES,
-    assert_no_spills,
     assert_nothing_reported,
     assert_same_bits,
-    build_name,
     built_by,
-    compiled_by_nvcc,
     errors,
     every,
-    is_common,
-    needs_nvcc,
     random_inputs,
-    rows_of_tile_table,
     run,
-    tool_of_cuda,
 )
 
 bfloat16 = pytest.importorskip("ml_dtypes", reason="ml_dtypes, which has bfloat16, is not installed").bfloat16
@@ -288,99 +278,49 @@ def test_more_heads_than_a_grid_is_high():
 
 # ---- faults are found ------------------------------------------------------------------------------------------------
 
-FAULTS = {
-    "no barrier before the tiles are used": ("        __syncthreads();     // and everyone's\n", ""),
-    "no barrier after the tiles were used": (
-        "        __syncthreads();  // everyone is done",
-        "        // everyone is done",
-    ),
-    "a wait for one group less": ("cp_async_wait<1>()", "cp_async_wait<2>()"),
+FAULTS = faults.FAULTS | {
     "no wait for what is owned": ("    cp_async_wait<0>();\n", ""),
-    "always the same stage": ("stage ^= 1;", ""),
-    "a tile of keys too few": ("end_query + a.causal_offset)", "end_query + a.causal_offset - STREAM)"),
     "operand in another order": ("&p[m][2 * k + i / 2][i % 2 * 2]", "&p[m][2 * k + i % 2][i / 2 * 2]"),
     "chunks of a row exchanged": ("lane() / 8 % 2) ^", "lane() / 8 % 2 ^ 1) ^"),
 }
-FORWARD_FAULTS = {  # in backward such keys are zeros: they add nothing, and their own gradients are not stored
-    "keys past the last one are seen": ("return key < h.keys && key <=", "return key <="),
-}
-BACKWARD_FAULTS = {
-    "queries past the last one count": ("query < queries ? lse[query] :", "query < queries + 64 ? lse[query % 8] :"),
-    "rows of another stage": ("queries[stage].base[i]", "queries[0].base[i]"),
-    "a tile of queries too few": (
-        "max(0, first_key - a.causal_offset)",
-        "max(0, first_key - a.causal_offset + STREAM)",
-    ),
-}
 
 
-def _found(fault, backward, inputs, options):
-    """Whether a planted fault shows in any order of threads: as wrong numbers or as an error."""
+def _shows(fault, backward, inputs, options):
+    def is_close(results):
+        return max(excess(inputs, results, options).values()) <= 1
 
-    def build(code, flags):
-        assert code.count(fault[0]) == 1, f"{fault[0]!r} is in the source {code.count(fault[0])} times"
-        module = EmulatedModule(code.replace(*fault), flags)
-        try:
-            module.get_function("attention_dq" if backward else "attention_forward")
-        except EmulatorError as error:  # not the way in which it should be found
-            pytest.fail(str(error))
-        return module
-
-    grad_output, *qkv = inputs
-    output, lse = attention_forward(*qkv, **options)
-    for order, seed, copies in WAYS:
-        with built_by(build), running(order, seed, copies):
-            try:
-                if backward:
-                    results = (output, *attention_backward(grad_output, *qkv, output, lse, **options))
-                else:
-                    results = (attention_forward(*qkv, **options)[0], None, None, None, None)
-            except EmulatorError:
-                return True
-        if not max(excess(inputs, results, options).values()) <= 1:
-            return True
-    return False
+    return faults.shows(fault, backward, inputs, options, is_close)
 
 
 @needs_compiler
-@pytest.mark.parametrize("fault", FAULTS | FORWARD_FAULTS)
+@pytest.mark.parametrize("fault", FAULTS | faults.FORWARD)
 def test_a_fault_in_forward_is_found(fault):
     inputs = random_inputs(np.float16, (1, 1, 150, 64), keys=203)
     options = {"is_causal": True, "causal_offset": 60}
-    assert _found((FAULTS | FORWARD_FAULTS)[fault], False, inputs, options)
+    assert _shows((FAULTS | faults.FORWARD)[fault], False, inputs, options)
 
 
 @needs_compiler
-@pytest.mark.parametrize("fault", [*every(FAULTS), *BACKWARD_FAULTS])
+@pytest.mark.parametrize("fault", [*every(FAULTS), *faults.BACKWARD])
 def test_a_fault_in_backward_is_found(fault):
     inputs = random_inputs(np.float16, (1, 1, 203, 64), keys=150)
     options = {"is_causal": True, "causal_offset": -5}
-    assert _found((FAULTS | BACKWARD_FAULTS)[fault], True, inputs, options)
+    assert _shows((FAULTS | faults.BACKWARD)[fault], True, inputs, options)
 
 
 @needs_compiler
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("width", [64, *every([16, 20, 128, 256])])
-def test_shared_memory_that_is_one_row_short_is_found(width, backward, monkeypatch):
-    def short(*arguments, **options):
-        found = tiles.choose_tiles(*arguments, **options)
-        return replace(found, shared=found.shared - 2 * width)
-
+def test_shared_memory_that_is_one_row_short_is_found(width, backward):
     inputs = random_inputs(np.float16, (1, 1, 150, width))
-    grad_output, *qkv = inputs
-    output, lse = attention_forward(*qkv)
-    monkeypatch.setattr(launch, "choose_tiles", short)
-    with built_by(EmulatedModule), pytest.raises(EmulatorError, match="shared memory"):
-        if backward:
-            attention_backward(grad_output, *qkv, output, lse)
-        else:
-            attention_forward(*qkv)
+    with faults.short_of_shared_memory(2 * width, backward=backward), pytest.raises(EmulatorError, match="shared mem"):
+        run(inputs)
 
 
 @needs_compiler
 @pytest.mark.parametrize("width", WIDTHS if FULL else (16, 64))
 def test_no_bank_conflicts(width):
-    assert _conflicts(width, lambda code: code) == 0
+    assert faults.bank_conflicts(random_inputs(np.float16, (1, 1, 150, width))) == 0
 
 
 @needs_compiler
@@ -389,23 +329,7 @@ def test_bank_conflicts_are_counted():
         assert code.count("8 * (c ^ (r / per_line % places))") == 1
         return code.replace("8 * (c ^ (r / per_line % places))", "8 * c")
 
-    assert _conflicts(64, in_order, backward=False) > 1000
-
-
-def _conflicts(width, change, backward=True):
-    modules = []
-
-    def build(code, flags):
-        modules.append(EmulatedModule(change(code), flags))
-        return modules[-1]
-
-    grad_output, *qkv = random_inputs(np.float16, (1, 1, 150, width))
-    with built_by(build):
-        output, lse = attention_forward(*qkv)
-        if backward:
-            attention_backward(grad_output, *qkv, output, lse)
-    assert len(modules) == 1 + backward
-    return sum(module.bank_conflicts for module in modules)
+    assert faults.bank_conflicts(random_inputs(np.float16, (1, 1, 150, 64)), in_order) > 1000
 
 
 def sanitized_run(sanitize, width, options):
@@ -421,39 +345,3 @@ def sanitized_run(sanitize, width, options):
 @pytest.mark.parametrize("width, options", [(16, None), *every(product(WIDTHS, [None, "everything"]))])
 def test_sanitizers_report_nothing(width, options, sanitize):
     assert_nothing_reported(sanitize, f"{__name__}:sanitized_run", sanitize, width, options)
-
-
-# ---- compiled for a GPU ----------------------------------------------------------------------------------------------
-
-CUOBJDUMP = tool_of_cuda("cuobjdump")
-MASKS = [f"-DBIAS={bias} -DDROPOUT={dropout}".split() for bias, dropout in product(range(3), range(2))]
-BUILDS = [(row, mask) for row in rows_of_tile_table("16 bits") for mask in (MASKS[:1] if row.plain else MASKS)]
-
-
-@needs_nvcc
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("bf16", [0, *every([1])])
-@pytest.mark.parametrize(
-    "row, mask", [b for b in BUILDS if FULL or (is_common(b[0]) and b[1] == MASKS[0])], ids=build_name
-)
-def test_no_register_is_spilled(row, mask, bf16, architecture, tmp_path):
-    report, _ = compiled_by_nvcc("float16", [*row.options, *mask, f"-DUSE_BF16={bf16}"], architecture, tmp_path)
-    assert_no_spills(report, kernels=3 if "-DBACKWARD=1" in row.options else 1)
-
-
-@needs_nvcc
-@pytest.mark.skipif(CUOBJDUMP is None, reason="cuobjdump, which shows machine code, is not installed")
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", ["float16", *every(["bfloat16"])])
-@pytest.mark.parametrize("backward", [False, True])
-def test_products_run_on_tensor_cores(backward, dtype, architecture, tmp_path):
-    row = tiles.choose_tiles(dtype, 64, backward=backward, plain=True, shared_limit=227 << 10)
-    options = [*row.options, f"-DUSE_BF16={int(dtype == 'bfloat16')}"]
-    _, binary = compiled_by_nvcc(dtype, options, architecture, tmp_path)
-    machine_code = subprocess.run([CUOBJDUMP, "-sass", binary], capture_output=True, text=True, check=True).stdout
-    kernels = re.split(r"Function : ", machine_code)[1:]
-    assert len(kernels) == (3 if backward else 1)
-    for code in kernels:
-        if not code.startswith("attention_delta"):
-            assert "HMMA.16816.F32" in code and "LDSM" in code and "LDGSTS" in code, code[:40]
-            assert ("F32.BF16" in code) == (dtype == "bfloat16")

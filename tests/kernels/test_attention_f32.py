@@ -1,17 +1,16 @@
 """Attention of float32, run by the emulator: every option against float64, whatever the order of threads; faults
-planted in the source are found; nvcc compiles it without spilling a register.
+planted in the source are found.
 
-MINIGRAD_FULL=1 tries every shape with every head dimension, the sanitizers, and compiles every row of the tile table.
+MINIGRAD_FULL=1 tries every shape with every head dimension, and more of them under the sanitizers.
 """
 
 import itertools
-import re
 from functools import partial
 
 import numpy as np
 import pytest
 
-from kernels import attention_backward, attention_forward, launch, tiles
+from kernels import attention_backward, attention_forward, launch, modules
 from kernels.call import ATTENTION
 from kernels.dropout import philox4x32
 from kernels.emulator import EmulatedModule, EmulatorError, running
@@ -19,20 +18,22 @@ from tests.kernels import support
 from tests.kernels.emulator.compiled import compiled, needs_compiler
 from tests.kernels.reference import Attention
 from tests.kernels.support import (
-    ARCHITECTURES,
+    DROPOUT,
     FULL,
+    N_K,
+    N_Q,
+    OPTIONS,
     SHAPES,
-    assert_no_spills,
+    B,
+    H,
     assert_nothing_reported,
     assert_same_bits,
-    build_name,
     built_by,
-    compiled_by_nvcc,
     errors,
     every,
-    is_common,
-    needs_nvcc,
-    rows_of_tile_table,
+    options_of_width,
+    random_bias,
+    random_mask,
     run,
 )
 
@@ -127,55 +128,12 @@ def test_no_keys():
 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
-B, H, N_Q, N_K = 2, 2, 67, 83
-DROPOUT = {"dropout_p": 0.3, "dropout_key": (5, 6, 7)}
-
-
-def _bias(*shape):
-    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-
-
-def _mask(*shape):
-    return np.random.default_rng(2).random(shape) < 0.7
-
-
-OPTIONS = {
-    "key lengths": lambda: {"key_lengths": np.array([0, 41])},
-    "key lengths of a list, causal": lambda: {"key_lengths": [83, 500], "is_causal": True},
-    "scale": lambda: {"scale": 0.0},
-    "a negative scale": lambda: {"scale": -0.7},
-    "a mask for each head": lambda: {"bias": _mask(B, H, N_Q, N_K)},
-    "a mask of keys, causal": lambda: {"bias": _mask(B, 1, 1, N_K), "is_causal": True},
-    "a mask of queries": lambda: {"bias": _mask(N_Q, 1)},
-    "a bias for each head": lambda: {"bias": _bias(B, H, N_Q, N_K)},
-    "a bias for all batch entries": lambda: {"bias": _bias(H, N_Q, N_K)},
-    "a bias for all heads": lambda: {"bias": _bias(B, 1, N_Q, N_K)},
-    "a bias of pairs": lambda: {"bias": _bias(N_Q, N_K), "is_causal": True, "causal_offset": 5},
-    "a bias of keys": lambda: {"bias": _bias(N_K)},
-    "a bias of keys for each head": lambda: {"bias": _bias(1, H, 1, N_K), "key_lengths": [60, 70]},
-    "a bias of queries": lambda: {"bias": _bias(N_Q, 1)},
-    "a bias of one number": lambda: {"bias": _bias(1)},
-    "a bias that hides": lambda: {"bias": np.where(_mask(N_Q, N_K), 0, -np.inf).astype(np.float32)},
-    "a bias that hides all of a row": lambda: {"bias": np.where(_mask(N_Q, 1), 0, -np.inf).astype(np.float32)},
-    "a bias of the lowest number": lambda: {"bias": np.full((N_Q, N_K), np.finfo(np.float32).min)},
-    "dropout": lambda: {**DROPOUT, "is_causal": True},
-    "dropout of all": lambda: {**DROPOUT, "dropout_p": 1.0},
-    "everything": lambda: {
-        "bias": _bias(1, H, N_Q, N_K),
-        "key_lengths": np.array([70, 83]),
-        "is_causal": True,
-        "causal_offset": -3,
-        "scale": 0.3,
-        **DROPOUT,
-    },
-}
-
 
 @needs_compiler
 @pytest.mark.parametrize("width", [16, *every(width for width in WIDTHS if width != 16)])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options(options, width):
-    options = OPTIONS[options]()
+    options = options_of_width(options, width)
     inputs = random_inputs((B, H, N_Q, width), keys=N_K)
     results = run(inputs, **options)
     assert_close(inputs, results, options)
@@ -197,7 +155,11 @@ def test_rows_of_a_very_low_bias_give_the_mean(low):
 @needs_compiler
 def test_a_bias_may_be_broadcast_or_transposed_in_memory():
     inputs = random_inputs((B, H, N_Q, 16), keys=N_K)
-    for bias in (_bias(N_K, N_Q).T, np.broadcast_to(_bias(N_K), (B, H, N_Q, N_K)), _bias(N_Q, N_K)[:, ::-1]):
+    for bias in (
+        random_bias(N_K, N_Q).T,
+        np.broadcast_to(random_bias(N_K), (B, H, N_Q, N_K)),
+        random_bias(N_Q, N_K)[:, ::-1],
+    ):
         results = run(inputs, bias=bias)
         assert_close(inputs, results, {"bias": bias})
         assert_same_bits(results, run(inputs, bias=bias.copy()))
@@ -206,7 +168,7 @@ def test_a_bias_may_be_broadcast_or_transposed_in_memory():
 @needs_compiler
 def test_the_gradient_of_a_bias_only_if_wanted_and_in_its_dtype():
     grad_output, *qkv = random_inputs((1, 1, 20, 16))
-    for bias in (_bias(20, 20).astype(np.float64), _bias(20, 20), _mask(20, 20)):
+    for bias in (random_bias(20, 20).astype(np.float64), random_bias(20, 20), random_mask(20, 20)):
         output, lse = attention_forward(*qkv, bias=bias)
         *_, d_bias = attention_backward(grad_output, *qkv, output, lse, bias=bias)
         assert d_bias is None if bias.dtype == np.bool_ else d_bias.dtype == bias.dtype
@@ -264,7 +226,7 @@ def test_known_numbers_are_drawn_in_numpy(counter, key, expected):
 @needs_compiler
 @pytest.mark.parametrize("counter, key, expected", KNOWN)
 def test_the_kernels_draw_known_numbers(counter, key, expected):
-    draw = compiled(launch.source_text(["attention.cuh"]) + ONE_DRAW).get_function("draw")
+    draw = compiled(modules.source_text(["attention.cuh"]) + ONE_DRAW).get_function("draw")
     numbers = np.array(counter, np.uint32)
     draw((1,), (1,), (numbers, *map(np.uint32, key)))
     assert tuple(numbers.tolist()) == expected
@@ -421,68 +383,21 @@ class _Short:
 def sanitized_run(sanitize, width, options):
     """A call, forward and backward, under a sanitizer, in a process that was started for it."""
     inputs = random_inputs((B, H, N_Q, width), 1, N_K)
-    options = OPTIONS[options]()
+    options = options_of_width(options, width)
     with built_by(partial(EmulatedModule, sanitize=sanitize)), running("random", seed=1):
         assert_close(inputs, run(inputs, **options), options)
 
 
+SANITIZED = list(
+    itertools.product((16, 33, 80, 256), ["everything", "key lengths", "a mask of keys, causal", "a bias of keys"])
+)
+
+
 @needs_compiler
-@pytest.mark.skipif(not FULL, reason="takes long: MINIGRAD_FULL=1 runs it")
 @pytest.mark.parametrize("sanitize", ["address", "thread"])
-@pytest.mark.parametrize("options", ["key lengths", "a mask of keys, causal", "a bias of keys", "everything"])
-@pytest.mark.parametrize("width", [16, 33, 80, 256])
+@pytest.mark.parametrize("width, options", SANITIZED if FULL else SANITIZED[:1])
 def test_sanitizers_report_nothing(width, options, sanitize):
     assert_nothing_reported(sanitize, f"{__name__}:sanitized_run", sanitize, width, options)
-
-
-# ---- compiled for a GPU ----------------------------------------------------------------------------------------------
-
-MASKS = [
-    (f"-DBIAS={bias}", f"-DDROPOUT={dropout}", f"-DALIGNED={aligned}")
-    for bias, dropout, aligned in itertools.product((0, 1, 2), (0, 1), (1, 0))
-]
-BUILDS = list(itertools.product(rows_of_tile_table("float32"), MASKS))
-
-
-@needs_nvcc
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(
-    "row, mask", [b for b in BUILDS if FULL or (is_common(b[0]) and b[1] == MASKS[0])], ids=build_name
-)
-def test_no_register_is_spilled(row, mask, architecture, tmp_path):
-    report, _ = compiled_by_nvcc("float32", [*row.options, *mask], architecture, tmp_path)
-    assert_no_spills(report, kernels=1 if "-DBACKWARD=0" in row.options else 4 if "-DBIAS=2" in mask else 3)
-
-
-# What cupy.RawModule adds to its options (cupy 14.2, without the folders of headers, since no source includes any).
-OPTIONS_OF_CUPY = ("--std=c++17", "-ftz=true", "-arch=sm_90", "--device-as-default-execution-space")
-
-
-@pytest.mark.parametrize("backward", [False, True])
-def test_nvrtc_compiles_it_as_cupy_would(backward):
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
-    try:
-        nvrtc.nvrtcVersion()
-    except RuntimeError as error:
-        pytest.skip(f"nvidia-cuda-nvrtc is not installed: {error}")
-
-    def call(function, *arguments):
-        status, *results = function(*arguments)
-        assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, report()
-        return results[0] if results else None
-
-    def report():
-        log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
-        nvrtc.nvrtcGetProgramLog(program, log)
-        return log.decode()
-
-    choice = tiles.choose_tiles("float32", 64, backward=backward, plain=False, shared_limit=227 << 10)
-    options = [*choice.options, "-DBIAS=2", "-DDROPOUT=1", *OPTIONS_OF_CUPY, "--ptxas-options=-v"]
-    code = launch.source_text(launch.SOURCES["float32"]).encode()
-    program = nvrtc.nvrtcCreateProgram(code, b"attention_f32.cu", 0, [], [])[1]
-    call(nvrtc.nvrtcCompileProgram, program, len(options), [option.encode() for option in options])
-    spilled = re.findall(r"(\d+) bytes spill stores", report())
-    assert spilled == ["0"] * (4 if backward else 1), report()
 
 
 # ---- the struct ------------------------------------------------------------------------------------------------------
@@ -501,7 +416,7 @@ extern "C" __global__ void measure(int* found) {
 @needs_compiler
 def test_the_struct_is_the_same_in_python():
     fields = " ".join(f"PLACE({name})" for name in ATTENTION.names)
-    code = launch.source_text(["attention.cuh"]) + OFFSETS.replace("FIELDS", fields)
+    code = modules.source_text(["attention.cuh"]) + OFFSETS.replace("FIELDS", fields)
     found = np.zeros(1 + len(ATTENTION.names), np.int32)
     compiled(code).get_function("measure")((1,), (1,), (found,))
     assert found.tolist() == [ATTENTION.itemsize, *(ATTENTION.fields[name][1] for name in ATTENTION.names)]

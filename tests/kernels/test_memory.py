@@ -8,6 +8,7 @@ import pytest
 
 from kernels import attention_backward, attention_forward, call, launch
 from kernels.memory import memory_plan
+from tests.kernels.support import forget_modules
 
 
 class Counting:
@@ -46,16 +47,18 @@ def library(monkeypatch):
     monkeypatch.setattr(call, "array_module", lambda *arrays: counting)
     monkeypatch.setattr(call, "device_of", lambda array: "cuda:0")
     monkeypatch.setattr(launch, "cuda_device", lambda device: (counting, 0))
-    launch._module.cache_clear(), launch._kernel.cache_clear()
+    forget_modules()
     yield counting
-    launch._module.cache_clear(), launch._kernel.cache_clear()
+    forget_modules()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
     "query_shape, key_shape", [((1, 16, 16384, 64), (1, 16, 16384, 64)), ((2, 8, 300, 128), (2, 2, 16384, 128))]
 )
-@pytest.mark.parametrize("options", [{}, {"is_causal": True, "dropout_p": 0.1, "dropout_key": (1, 2, 3)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"tensor_cores": True}, {"is_causal": True, "dropout_p": 0.1, "dropout_key": (1, 2, 3)}]
+)
 def test_the_plan_has_every_array_that_is_made(library, dtype, query_shape, key_shape, options):
     query, key, value = (np.empty(shape, dtype) for shape in (query_shape, key_shape, key_shape))
     output, lse = attention_forward(query, key, value, **options)

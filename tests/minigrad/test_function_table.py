@@ -97,7 +97,8 @@ test_gradients, _, test_against_pytorch, _ = make_tests(CASES)
 
 # What is no operation and makes no tensor: the engine, gradients, looking, settings. Tested in files of their own.
 OTHERS = {
-    "AnomalyError", "DeviceError", "Generator", "Tensor", "autocast", "bfloat16", "bool_", "checkpoint", "cuda_available",
+    "AnomalyError", "DeviceError", "Generator", "Tensor", "autocast", "bfloat16", "bool_", "checkpoint",
+    "cuda_available",
     "detect_anomaly", "enable_grad", "float16", "float32", "float64", "from_dlpack", "get_default_device",
     "get_default_dtype",
     "grad", "gradcheck", "graph", "hessian", "hvp", "int32", "int64", "is_grad_enabled", "is_tensor", "jacobian", "jvp",

@@ -238,6 +238,29 @@ def test_a_masks_gradient_is_computed_only_if_it_is_wanted(monkeypatch):
     assert wanted == [False, True, False]
 
 
+@pytest.mark.parametrize("dtype", KERNEL_TOLERANCE)
+def test_on_tensor_cores_where_the_room_says_so(dtype, monkeypatch):
+    asked = []
+
+    def noting(function):
+        def called(*arguments, tensor_cores, **options):
+            asked.append(tensor_cores)
+            return function(*arguments, tensor_cores=tensor_cores, **options)
+
+        return called
+
+    for name in ("attention_forward", "attention_backward"):
+        monkeypatch.setattr(kernel_room, name, noting(getattr(kernel_room, name)))
+    with F.attention_room("kernel", tensor_cores=True):
+        value = attend(*leaves(*draw(*SHAPES, dtype=dtype))).sum()
+    value.backward()  # outside the block, as its forward was
+    assert asked == [True, True]
+    assert_equals_plain(SHAPES, dtype, is_causal=True)
+    assert asked == [True, True, False, False]
+    with F.attention_room("kernel", tensor_cores=True):
+        assert_equals_plain(SHAPES, dtype, is_causal=True)
+
+
 # ---- training --------------------------------------------------------------------------------------------------------
 
 

@@ -190,6 +190,12 @@ def test_the_room_of_a_gpu(dtype, width, expected):
         assert output.device == x.grad.device == "cuda:0"
 
 
+def test_tensor_cores_are_of_the_kernel_room_alone():
+    refused = pytest.raises(ValueError, match="tensor_cores=True is for the room \"kernel\", got 'fused'")
+    with refused, F.attention_room("fused", tensor_cores=True):
+        pass
+
+
 def test_an_unknown_room_is_refused():
     with (
         pytest.raises(ValueError, match="there is no room 'fast'; the rooms are plain, fused, kernel"),

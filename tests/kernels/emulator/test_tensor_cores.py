@@ -28,10 +28,10 @@ extern "C" __global__ void product_bf16(Numbers a, Numbers b, float* c) { produc
 extern "C" __global__ void product_tf32(const float* a, const float* b, float* c) {
     int g = threadIdx.x / 4, t = threadIdx.x % 4;
     unsigned left[4];
-    for (int r = 0; r < 4; ++r) left[r] = to_tf32(a[(g + 8 * (r % 2)) * 8 + t + 4 * (r / 2)]);
+    for (int r = 0; r < 4; ++r) left[r] = __float_as_uint(a[(g + 8 * (r % 2)) * 8 + t + 4 * (r / 2)]);
     float sum[4];
     for (int e = 0; e < 4; ++e) sum[e] = c[(g + 8 * (e / 2)) * 8 + 2 * t + e % 2];
-    mma_16x8x8_tf32(sum, left, to_tf32(b[t * 8 + g]), to_tf32(b[(t + 4) * 8 + g]));
+    mma_16x8x8_tf32(sum, left, __float_as_uint(b[t * 8 + g]), __float_as_uint(b[(t + 4) * 8 + g]));
     for (int e = 0; e < 4; ++e) c[(g + 8 * (e / 2)) * 8 + 2 * t + e % 2] = sum[e];
 }
 
@@ -125,12 +125,20 @@ def test_a_product_of_bfloat16():
 
 def test_a_product_of_tf32():
     a, b, c = draw(16, 8), draw(8, 8), draw(16, 8)
-    left, right = (((x.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32).astype(np.float64) for x in (a, b))
+    left, right = ((x.view(np.uint32) & 0xFFFFE000).view(np.float32).astype(np.float64) for x in (a, b))
     expected = c + left @ right
     error = np.abs(c + a.astype(np.float64) @ b.astype(np.float64) - expected).max()
     launch("product_tf32", a, b, c)
-    np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-5)
-    assert error > 1e-4  # the operands were rounded
+    np.testing.assert_allclose(c, expected, rtol=1e-6, atol=1e-6)
+    assert error > 1e-4  # of the operands the last bits were not seen
+
+
+def test_a_sum_of_tf32_products_is_cut_off():
+    a, b = np.full((16, 8), 2**-13, np.float32), np.full((8, 8), 0.75 * 2**-12, np.float32)
+    for sign in (1, -1):
+        c = np.full((16, 8), sign, np.float32)
+        launch("product_tf32", np.float32(sign) * a, b, c)  # twice four of 0.75 * 2**-25: each time 0.75 units
+        np.testing.assert_array_equal(c, sign)
 
 
 def test_a_product_needs_a_whole_warp():
