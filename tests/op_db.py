@@ -307,7 +307,10 @@ def _check(torch: ModuleType, entry: Any, function: Callable[..., Any], sample: 
         leaves = [(ours, theirs) for theirs, ours in pairs.values() if ours.requires_grad]
         gradients = mg.grad([end for end, _ in ends], [leaf for leaf, _ in leaves], weights, allow_unused=True)
         expected = torch.autograd.grad(
-            [end for _, end in ends], [leaf for _, leaf in leaves], [to_torch(torch, w) for w in weights], allow_unused=True
+            [end for _, end in ends],
+            [leaf for _, leaf in leaves],
+            [to_torch(torch, w) for w in weights],
+            allow_unused=True,
         )
         for (leaf, _), ours, theirs in zip(leaves, gradients, expected, strict=True):
             ours = np.zeros(leaf.shape) if ours is None else ours

@@ -41,7 +41,7 @@ def test_a_page_does_what_it_says(page, capsys, tmp_path, monkeypatch):
 
 
 def test_the_pages_are_there():
-    assert {"adding-an-op", "kernels", "studying-gradients"} <= {page.stem for page in PAGES}
+    assert {"adding-an-op", "kernels", "studying-gradients", "tiled-attention"} <= {page.stem for page in PAGES}
 
 
 @pytest.mark.parametrize("name", ["adding-an-op", "studying-gradients"])
@@ -50,3 +50,33 @@ def test_blocks_that_print_say_what(name):
     blocks = blocks_of(DOCS / f"{name}.md")
     assert sum(block["printed"] is not None for block in blocks) >= 4
     assert [block["code"] for block in blocks if "print(" in block["code"] and block["printed"] is None] == []
+
+
+# ---- kernels.md, tiled-attention.md ----------------------------------------------------------------------------------
+
+
+@pytest.mark.cpu_only(reason="the emulator runs kernels on arrays of a CPU")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the page's kernels, is not installed")
+def test_a_first_kernel_is_written_run_and_differentiated_in_under_60_lines(capsys):
+    """With the page's checks of both; blank lines, comments and docstrings are not counted."""
+    text = (DOCS / "kernels.md").read_text(encoding="utf-8")
+    sections = [text.index(f"\n## {number}. ") for number in (1, 2, 3)]
+    blocks = blocks_of(DOCS / "kernels.md")
+    first_of = [next(b for b in blocks if b.start() > section) for section in sections[:2]]
+    assert first_of[-1].end() < sections[2]
+    program = "".join(block["code"] for block in first_of)
+    lines = [line for line in program.splitlines() if not re.fullmatch(r'\s*(#(?!define).*|//.*|"""[^"]+"""|)', line)]
+    assert len(lines) < 60
+    exec(compile(program, "kernels.md", "exec"), {"__name__": "kernels"})  # nothing else of the page is needed
+    printed = [_plain(block["printed"]) for block in first_of]
+    assert _plain(capsys.readouterr().out) == " ".join(printed) and all(text.startswith("True") for text in printed)
+
+
+def test_what_tiled_attention_names_is_there():
+    """The functions and variables that it says are in the sources of kernels/."""
+    text = (DOCS / "tiled-attention.md").read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```", "", text[text.index("\n## 6. ") :], flags=re.MULTILINE | re.DOTALL)
+    names = {name for name in re.findall(r"`([^`]+)`", text) if re.fullmatch(r"\w+", name)}
+    sources = "".join(path.read_text(encoding="utf-8") for path in sorted((DOCS.parent / "kernels").glob("*.cu*")))
+    assert len(names) > 30
+    assert {name for name in names if not re.search(rf"\b{name}\b", sources)} == set()
