@@ -30,16 +30,23 @@ def takes_bfloat16(function: Function) -> Function:
     return function
 
 
-def body_for(operation: Operation, arrays: Sequence[Any]) -> Callable[..., Any]:
-    """The operation's body, by way of float32 if one of the arrays is bfloat16 and it does not take that."""
-    if operation in _taken_as_they_are or not any([is_bfloat16(getattr(x, "dtype", None)) for x in arrays]):
+def body_for(operation: Operation, operands: Sequence[Any]) -> Callable[..., Any]:
+    """The operation's body, by way of float32 if it computes in bfloat16 and does not take that."""
+    computing = [x for place, x in enumerate(operands) if place not in operation.exempt]
+    if operation in _taken_as_they_are or not any([is_bfloat16(getattr(x, "dtype", None)) for x in computing]):
         return operation.body
-    return _by_float32(operation.body)
+    return _by_float32(operation)
 
 
-def _by_float32(body: Callable[..., Any]) -> Callable[..., Any]:
+_WITH_WHOLE_NUMBERS = {"multiply", "divide"}  # in which PyTorch leaves Python's numbers as they are
+
+
+def _by_float32(operation: Operation) -> Callable[..., Any]:
+    body, rounds = operation.body, operation.name not in _WITH_WHOLE_NUMBERS
+
     def rounded(*operands: Any, **options: Any) -> Any:
-        result = body(*[_widened(x) for x in operands], **options)
+        wide = [_widened(_rounded_number(x) if rounds and type(x) in (float, int) else x) for x in operands]
+        result = body(*wide, **options)
         if type(result) is not tuple or len(result) != 2:
             return result  # the engine says what is wrong with it
         value, pullbacks = result
@@ -64,6 +71,10 @@ def _of_float32(pullback: Any) -> Any:
 
 def _widened(x: Any) -> Any:
     return ops.astype(x, dtype=np.float32) if is_bfloat16(getattr(x, "dtype", None)) else x
+
+
+def _rounded_number(x: float) -> float:
+    return float(np.array(x, np.float32).astype("bfloat16"))
 
 
 def _rounded(x: Any) -> Any:

@@ -295,22 +295,22 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
                 f"only leaves can be copied or pickled, this tensor was made by {self.node.operation.name}; "
                 "use .detach() first"
             )
-        return type(self)._rebuilt, (type(self), self._data, self._requires_grad)
+        return type(self)._rebuilt, (type(self), self._data, self._requires_grad, self.device)
 
     def __copy__(self) -> Tensor:
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        rebuild, (cls, data, requires_grad) = self.__reduce__()
+        rebuild, (cls, data, requires_grad, device) = self.__reduce__()
         with on_device_of(data):
-            copy = rebuild(cls, data.copy(), requires_grad)
+            copy = rebuild(cls, data.copy(), requires_grad, device)
         copy._grad = None if self._grad is None else self._grad.detach().clone()
         return copy
 
     @staticmethod
-    def _rebuilt(cls: type[Tensor], data: Array, requires_grad: bool) -> Tensor:
+    def _rebuilt(cls: type[Tensor], data: Array, requires_grad: bool, device: str) -> Tensor:
         tensor = object.__new__(cls)
-        tensor._data, tensor._memory, tensor._requires_grad = data, Memory(), requires_grad
+        tensor._data, tensor._memory, tensor._requires_grad = to_device(data, device), Memory(), requires_grad
         tensor._grad = tensor.node = None
         return tensor
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from minigrad import ops
 from minigrad.backend import Array, DeviceError, device_of, is_array, on_device_of, refuse_places_outside, to_device
-from minigrad.dtypes import is_numeric
+from minigrad.dtypes import is_bfloat16, is_numeric
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.promotion import category
 from minigrad.scalars import check_held, number
@@ -139,6 +139,8 @@ class Writing:
         try:
             if not isinstance(values, (int, float)):
                 values = _numbers(values, self.device)
+            elif is_bfloat16(self.dtype):
+                values = float(values)  # which takes no integer beyond 64 bits
             with on_device_of(self._data):
                 refuse_places_outside(self._data, key)
                 self._data[key] = values

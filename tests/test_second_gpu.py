@@ -1,5 +1,8 @@
 """A second GPU: whatever is computed there runs there, though another one is CuPy's current GPU; by the stand-in."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -84,6 +87,30 @@ def test_gradients_of_gradients_over_two_gpus():
         found.append(mg.grad(sum((g * g).sum().to(devices[0]) for g in gradients), leaves))
     for ours, theirs in zip(*found, strict=True):
         assert_close(ours.numpy(), theirs.numpy(), 1e-4)
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "float64")])
+def test_gradients_on_several_devices_are_clipped_and_unscaled_together(dtypes):
+    made = []
+    for devices in (("cpu", "cuda:0", "cuda:1", "cuda:1"), ("cpu",) * 4):
+        kinds = ("float32", dtypes[0], dtypes[0], dtypes[1])
+        parameters = [nn.Parameter(mg.ones(3).to(d).to(kind)) for d, kind in zip(devices, kinds, strict=True)]
+        for place, p in enumerate(parameters):
+            p.grad = mg.Tensor([1.0, 2.0, 3.0 + place], device=p.device, dtype=p.dtype)
+        scaler, optimizer = GradScaler(init_scale=4.0), AdamW(parameters, lr=0.1)
+        scaler.unscale_(optimizer)
+        norm = clip_grad_norm_(parameters, 0.5)
+        scaler.step(optimizer)
+        made.append([norm, *[p.grad for p in parameters], *parameters])
+    for ours, theirs in zip(*made, strict=True):
+        assert_close(ours.numpy(), theirs.numpy(), 1e-6)
+
+
+def test_one_hot_and_copies_stay_there():
+    classes = mg.Tensor([0, 1], device="cuda:1")
+    assert F.one_hot(classes, 3).device == F.one_hot(classes).device == "cuda:1"
+    x = pickle.loads(pickle.dumps(mg.Tensor([1.0], device="cuda:1")))
+    assert x.device == copy.deepcopy(x).device == "cuda:1"
 
 
 def test_checkpoints_hooks_and_anomalies():

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.dtypes import tensor_dtype
 from training.files import write_whole
 
 FORMAT, VERSION = "minigrad checkpoint", 1
@@ -85,8 +86,9 @@ def _describe(value: Any, name: str, arrays: dict[str, np.ndarray]) -> dict[str,
             raise TypeError(f"{name}: an array of Python objects can't be saved without pickle")
         if name in arrays:
             raise TypeError(f"{name}: two arrays of the tree have this path")
-        arrays[name] = value
-        return {"array": name}
+        is_narrow = value.dtype == "bfloat16"  # which NumPy's files do not know
+        arrays[name] = value.view(np.uint16) if is_narrow else value
+        return {"bfloat16" if is_narrow else "array": name}
     if isinstance(value, dict):
         for key in value:
             if type(key) not in (str, int):
@@ -104,6 +106,8 @@ def _rebuild(node: dict[str, Any], archive: np.lib.npyio.NpzFile) -> Any:
     ((kind, content),) = node.items()
     if kind == "array":
         return archive[content]
+    if kind == "bfloat16":
+        return archive[content].view(tensor_dtype("bfloat16"))
     if kind == "dict":
         return {key: _rebuild(child, archive) for key, child in content}
     if kind == "list":

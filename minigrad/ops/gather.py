@@ -125,11 +125,12 @@ def one_hot(x: Any, num_classes: int = -1) -> Any:
     classes = _integers("one_hot", x, x)
     if num_classes < -1 or (num_classes < 1 and not classes.size):
         raise ValueError(f"one_hot: num_classes {num_classes} for classes of shape {x.shape}; give 1 or more")
-    if classes.size and classes.min() < 0:
-        raise IndexError(f"one_hot: class {classes.min()} is negative; classes count from 0")
-    count = int(classes.max()) + 1 if num_classes == -1 else num_classes
-    _check_range("one_hot", classes, count)
-    return astype(expand_dims(x, -1) == array_module(classes).arange(count), dtype=np.int64)
+    with on_device_of(classes):
+        if classes.size and classes.min() < 0:
+            raise IndexError(f"one_hot: class {classes.min()} is negative; classes count from 0")
+        count = int(classes.max()) + 1 if num_classes == -1 else num_classes
+        _check_range("one_hot", classes, count)
+        return astype(expand_dims(x, -1) == array_module(classes).arange(count), dtype=np.int64)
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------

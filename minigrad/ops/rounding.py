@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.dtypes import is_floating
+from minigrad.bfloat import takes_bfloat16
+from minigrad.dtypes import finfo, is_floating
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import divide, isfinite, multiply, narrowed, where, widened
 
@@ -87,8 +88,13 @@ def clip(x: Any, low: Any, high: Any) -> Any:
     return namespace(x, low, high).clip(x, low, high), (of_x, of_low, of_high)
 
 
+@takes_bfloat16
 @op
 def nan_to_num(x: Any, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Any:
     """x with numbers in place of NaN, ∞ and -∞ (None: the dtype's largest and smallest); d/dx = 1 where x is finite."""
-    value = namespace(x).nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
+    if is_floating(x.dtype):  # in float32 the numbers would be that one's
+        limits = finfo(x.dtype)
+        posinf = float(limits.max) if posinf is None else posinf
+        neginf = float(limits.min) if neginf is None else neginf
+    value = narrowed(namespace(x).nan_to_num(widened(x), nan=nan, posinf=posinf, neginf=neginf), x.dtype)
     return value, lambda g: where(isfinite(x), g, 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernels.parameters import are_taken_together, scale, squared_norm
 from minigrad import Tensor
-from minigrad.backend import Array, array_module, on_device_of
+from minigrad.backend import Array, array_module, device_of, on_device_of, to_device
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
@@ -29,21 +29,46 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> T
     gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
     if not gradients:
         return Tensor(0.0)
-    arrays = [gradient.data for gradient in gradients]
-    library, together = array_module(arrays[0]), are_taken_together(arrays)
-    with np.errstate(all="ignore"), on_device_of(arrays[0]):  # the norm that is returned tells of an overflow
-        norm = library.sqrt(squared_norm(arrays) if together else sum(map(_squared_norm, arrays)))
-        factor = library.minimum(float(max_norm) / (norm + 1e-6), 1.0)  # 1e-6 as in PyTorch
-        if together:
-            scale(arrays, factor)
+    device, groups = gradients[0].device, by_device([gradient.data for gradient in gradients])
+    library = array_module(gradients[0].data)
+    with np.errstate(all="ignore"):  # the norm that is returned tells of an overflow
+        squares = [to_device(_squared_norm(arrays), device) for arrays in groups]
+        with on_device_of(gradients[0].data):
+            norm = library.sqrt(sum(squares))
+            factor = library.minimum(float(max_norm) / (norm + 1e-6), 1.0)  # 1e-6 as in PyTorch
+        for arrays in groups:
+            _scale(arrays, to_device(factor, device_of(arrays[0])))
+    for gradient in gradients:
+        gradient._written()
+    return Tensor(norm, device=device)
+
+
+def by_device(arrays: Iterable[Array]) -> list[list[Array]]:
+    """The arrays of each device, in one list each."""
+    groups: dict[str, list[Array]] = {}
+    for array in arrays:
+        groups.setdefault(device_of(array), []).append(array)
+    return list(groups.values())
+
+
+def _scale(arrays: list[Array], factor: Array) -> None:
+    """Multiply arrays of one device in place."""
+    with on_device_of(arrays[0]):
+        if are_taken_together(arrays):
+            scale(arrays, factor.astype(np.float32, copy=False))
         else:
             for array in arrays:
                 array *= factor
-    for gradient in gradients:
-        gradient._written()
-    return Tensor(norm, device=gradients[0].device)
 
 
-def _squared_norm(array: Array) -> Array:
+def _squared_norm(arrays: list[Array]) -> Array:
+    """Σ x² over all elements of arrays of one device, an array without axes."""
+    with on_device_of(arrays[0]):
+        if are_taken_together(arrays):
+            return squared_norm(arrays)
+        return array_module(arrays[0]).asarray(sum(map(_squared_norm_of, arrays)))
+
+
+def _squared_norm_of(array: Array) -> Array:
     wide = array.astype(np.promote_types(array.dtype, np.float32), copy=False)  # squares soon leave float16's range
     return array_module(wide).vdot(wide, wide)

@@ -10,7 +10,9 @@ import numpy as np
 
 from kernels.parameters import are_taken_together, unscale
 from minigrad import Tensor
-from minigrad.backend import Array, array_module
+from minigrad.backend import Array, array_module, on_device_of
+from minigrad.ops.elementwise import widened
+from nn.optim.clip import by_device
 from nn.optim.optimizer import Optimizer
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -71,8 +73,8 @@ class GradScaler:
     # ---- a step ------------------------------------------------------------------------------------------------------
 
     def scale(self, loss: Tensor) -> Tensor:
-        """The loss (of any shape, best float32) times the scale, to call `backward()` on."""
-        return loss * self._scale if self._enabled else loss
+        """The loss (of any shape; 16 bits become float32) times the scale, to call `backward()` on."""
+        return widened(loss) * self._scale if self._enabled else loss
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of the optimizer's parameters by the scale, in place, and see whether they are finite.
@@ -94,7 +96,9 @@ class GradScaler:
                     f"unscale_: a gradient of shape {gradient.shape} is float16; keep parameters in float32, autocast "
                     "casts them where float16 will do"
                 )
-        self._finite[optimizer] = bool(_unscaled([gradient.data for gradient in gradients], 1.0 / self._scale))
+        factor = 1.0 / self._scale if self._scale else math.inf
+        finite = [_unscaled(arrays, factor) for arrays in by_device(gradient.data for gradient in gradients)]
+        self._finite[optimizer] = all(map(bool, finite))  # here alone a GPU is waited for
         for gradient in gradients:
             gradient._written()
 
@@ -193,11 +197,11 @@ class GradScaler:
 
 
 def _unscaled(arrays: list[Array], factor: float) -> Any:
-    """Multiplies them in place. Whether they are all finite then, on their device: who looks waits for a GPU."""
-    if are_taken_together(arrays):
-        return unscale(arrays, factor)
+    """Multiplies arrays of one device in place. Whether they are all finite then, there: who looks waits for a GPU."""
     finite: Any = True
-    with np.errstate(all="ignore"):  # what a scale below 1 makes infinite is found
+    with np.errstate(all="ignore"), on_device_of(arrays[0]):  # what a scale below 1 makes infinite is found
+        if are_taken_together(arrays):
+            return unscale(arrays, factor)
         for array in arrays:
             array *= factor
             finite = array_module(array).isfinite(array).all() & finite

@@ -64,6 +64,51 @@ def test_numbers_do_not_widen_it():
         assert y.dtype == "bfloat16"
 
 
+def test_numbers_are_rounded_as_the_tensor_is():
+    """Else x == 0.1 would be false where x was made of 0.1, and ties would be none."""
+    torch = torch_or_skip()
+    values = [0.1, 0.7, 256.0]
+    for call in (
+        lambda x: x == 0.1, lambda x: x > 0.1, lambda x: x == 257, lambda x: x - 0.7, lambda x: 0.7 - x,
+        lambda x: x + 257, lambda x: x.clamp(max=0.1), lambda x: x * 0.1, lambda x: x / 0.3, lambda x: x**0.3,
+    ):  # fmt: skip
+        x, theirs = leaf(3).detach(), torch.tensor(values).bfloat16()
+        x[:] = values
+        x.requires_grad_()
+        theirs.requires_grad_()
+        y, expected = call(x), call(theirs)
+        assert str(expected.dtype) == f"torch.{y.dtype}"
+        np.testing.assert_array_equal(y.float().detach().numpy(), expected.float().detach().numpy())
+        if y.requires_grad:
+            y.sum().backward()
+            expected.sum().backward()
+            assert_close(x.grad, theirs.grad, 8e-3)
+    x = mg.Tensor([0.1], dtype=mg.bfloat16, requires_grad=True)
+    mg.maximum(x, 0.1).backward()
+    assert x.grad.item() == 0.5
+
+
+def test_a_condition_in_bfloat16_says_nothing_about_the_values():
+    y = mg.where(mg.Tensor([1.0, 0.0], dtype=mg.bfloat16), mg.Tensor([0.123456, 2.0]), mg.Tensor([1.0, 3.14159265]))
+    assert y.dtype == np.float32 and y.tolist() == [np.float32(0.123456), np.float32(3.14159265)]
+
+
+def test_infinities_become_its_own_largest_numbers():
+    x = mg.Tensor([np.inf, -np.inf, np.nan, 2.0], dtype=mg.bfloat16, requires_grad=True)
+    y = x.nan_to_num()
+    assert y.dtype == "bfloat16" and y.tolist() == [3.3895313892515355e38, -3.3895313892515355e38, 0, 2]
+    y.backward([1.0, 1.0, 1.0, 1.0])
+    assert x.grad.tolist() == [0, 0, 0, 1]
+
+
+def test_integers_of_any_size_are_written():
+    x = mg.zeros(2, dtype=mg.bfloat16)
+    x[0] = 10**30
+    assert x.tolist() == [float(np.float32(1e30).astype(mg.bfloat16)), 0]
+    with pytest.raises(OverflowError, match=r"x\[i\] = v: int too large to convert to float"):
+        x[0] = 10**400
+
+
 def test_an_operation_rounds_once():
     """The mean of 300 ones is 1, which eight bits cannot count up to; e^x of PyTorch is that of float32, rounded."""
     assert mg.ones(300, dtype=mg.bfloat16).mean().item() == 1

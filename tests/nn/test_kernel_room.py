@@ -204,6 +204,39 @@ def test_each_call_drops_others_and_a_seed_the_same():
     assert (first != second).any() and (attend(q, k, v, dropout_p=0.5).numpy() == first).all()
 
 
+# ---- finite differences ----------------------------------------------------------------------------------------------
+
+
+def checked(**options):
+    """gradcheck of attention by float32 kernels: wide steps, so that their differences outweigh its rounding."""
+
+    def single(*inputs):
+        return attend(*[x.float() for x in inputs], **options).double()
+
+    return mg.gradcheck(single, draw((2, 2, 5, 8), (2, 1, 7, 8), (2, 1, 7, 8), (5, 7)), eps=1e-2, tolerance=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"is_causal": True, "causal_offset": 2}, {"key_lengths": mg.Tensor([7, 4])}, {"scale": 0.2}],
+    ids=["no options", "causal", "key lengths", "scale"],
+)
+def test_gradcheck_passes(options):
+    assert checked(enable_gqa=True, **options)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_gradcheck_finds_a_gradient_that_is_off_by_a_hundredth(monkeypatch, place):
+    backward = kernel_room.attention_backward
+
+    def wrong(*arguments, **options):
+        return [g * 1.01 if i == place else g for i, g in enumerate(backward(*arguments, **options))]
+
+    monkeypatch.setattr(kernel_room, "attention_backward", wrong)
+    with pytest.raises(AssertionError, match="gradcheck"):
+        checked(enable_gqa=True)
+
+
 # ---- gradients of gradients ------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ def tree():
                 {"lr": 0.1 + 0.2, "betas": (0.9, 0.98), "params": [0, 1], "maximize": False, "note": None}
             ],
         },
+        "narrow": np.array([[1.5, -2.0]]).astype("bfloat16"),
         "text": "große Zahl: ∞",
         "huge": float("inf"),
         "empty": [{}, [], ()],

@@ -127,6 +127,7 @@ def test_gradients_that_are_no_numbers_at_any_scale_stop_the_training():
     assert trainer.scaler.get_scale() == 1 and trainer.optimizer.state == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amp_dtype", ["float16", "bfloat16"])
 def test_mixed_precision_learns_as_float32_does(amp_dtype):
     losses = []

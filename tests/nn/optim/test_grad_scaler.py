@@ -168,6 +168,22 @@ def test_calls_in_a_wrong_order():
         scaler.step(optimizer)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_loss_of_16_bits_is_scaled_in_float32(dtype):
+    scaled = GradScaler().scale(mg.Tensor(2.0, dtype=dtype))
+    assert (scaled.dtype, scaled.item()) == (np.float32, 131072)
+
+
+def test_a_scale_that_has_fallen_to_0_stays_there():
+    p = nn.Parameter(mg.ones(2))
+    scaler, optimizer = GradScaler(init_scale=2.0**-1073), SGD([p], lr=0.1)
+    for _ in range(3):
+        p.grad = mg.Tensor([math.nan, 1.0])
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == 0 and p.tolist() == [1, 1]
+
+
 def test_gradients_in_float16_are_refused():
     parameter = Parameter(np.ones(3, np.float16))
     optimizer, scaler = SGD([parameter]), GradScaler(init_scale=2)
