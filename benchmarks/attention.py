@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.attention_reference import NAMES, attention_by_rows, relative_error
 from benchmarks.measuring import Gpu
-from benchmarks.report import Row, mebibytes
-from benchmarks.rivals import Pair, PyTorch, plain_attention
+from benchmarks.report import CannotBeTried, Row, mebibytes
+from benchmarks.rivals import SCORES_OF_PLAIN, Pair, PyTorch, plain_attention
 from kernels import attention_backward, attention_forward
 from kernels.dropout import dropout_factor
 from kernels.memory import memory_plan
@@ -27,6 +27,7 @@ CUPY = "plain CuPy"
 RIVALS = (*PyTorch.BACKENDS, CUPY)
 DIRECTIONS = ("forward", "backward")
 TF32 = "3xTF32"  # here the name of a dtype: float32 on tensor cores, in three products
+NO_MEMORY = "no memory"  # in place of a number
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -44,24 +45,33 @@ def dtype_of(name: str) -> np.dtype:
 class Cases:
     """Every kernel, mask and layout, in one dtype. `n`: rows; `apart`: numbers between two batches in memory."""
 
-    def __init__(self, cupy: ModuleType, dtype: str, n: int, many_heads: int, apart: int) -> None:
-        self._cupy, self._dtype, self._n = cupy, dtype_of(dtype), n
+    def __init__(self, gpu: Gpu, dtype: str, n: int, many_heads: int, apart: int) -> None:
+        self._gpu, self._cupy, self._dtype, self._n = gpu, gpu.cupy, dtype_of(dtype), n
         self._tensor_cores = dtype == TF32
         self._many_heads, self._apart = many_heads, apart
         self._rng = np.random.default_rng(0)
 
     def all(self, head_dims: Sequence[int]) -> Iterator[tuple[str, Callable[[], tuple[Inputs, Options]]]]:
         """(name, a function that makes the inputs and options)"""
+        yield from self.builds(head_dims)
+        for d in head_dims:
+            yield f"d={d} causal, views of one projection", partial(self._made, self._views, d)
+        d = self._main(head_dims)
+        yield f"d={d} causal, offset, lengths, shared heads", partial(self._made, self._masked, d)
+        yield f"d={d} {self._many_heads:,} heads", partial(self._made, self._many, d)
+        yield f"d={d} batches {self._apart:,} numbers apart", partial(self._made, self._far, d)
+
+    def builds(self, head_dims: Sequence[int]) -> Iterator[tuple[str, Callable[[], tuple[Inputs, Options]]]]:
+        """Those of all for which kernels are compiled of their own."""
         for d in head_dims:
             yield f"d={d}", partial(self._made, self._plain, d)
-            yield f"d={d} causal, views of one projection", partial(self._made, self._views, d)
-        d = 64 if 64 in head_dims else head_dims[0]
-        yield f"d={d} causal, offset, lengths, shared heads", partial(self._made, self._masked, d)
+        d = self._main(head_dims)
         yield f"d={d} boolean mask, dropout", partial(self._made, self._dropped, d)
         yield f"d={d} bias and its gradient, causal", partial(self._made, self._biased, d)
         yield f"d={d - 14} rows that are not aligned", partial(self._made, self._plain, d - 14)
-        yield f"d={d} {self._many_heads:,} heads", partial(self._made, self._many, d)
-        yield f"d={d} batches {self._apart:,} numbers apart", partial(self._made, self._far, d)
+
+    def _main(self, head_dims: Sequence[int]) -> int:
+        return 64 if 64 in head_dims else head_dims[0]
 
     def _made(self, make: Callable[[int], tuple[Inputs, Options]], d: int) -> tuple[Inputs, Options]:
         inputs, options = make(d)
@@ -101,6 +111,9 @@ class Cases:
         return (g, q, k, v), {}
 
     def _far(self, d: int) -> tuple[Inputs, Options]:
+        needed, free = 2 * self._apart * self._dtype.itemsize, self._gpu.free_bytes()
+        if needed > free:
+            raise CannotBeTried(f"needs {mebibytes(needed)} of memory, {mebibytes(free)} are free")
         g, q, k, v = self._inputs(1, self._n, self._n, d)
         far = self._cupy.zeros((2, 1, self._apart // d, d), self._dtype)[:, :, : self._n]
         far[...] = q
@@ -169,6 +182,11 @@ class Case:
         return dtype_of(self.dtype).itemsize
 
     @property
+    def bytes_of_scores(self) -> int:
+        batches, heads, n, _ = self.shape
+        return batches * heads * n * n * self.itemsize
+
+    @property
     def options(self) -> Options:
         return {"is_causal": self.is_causal, "tensor_cores": self.dtype == TF32}
 
@@ -198,10 +216,9 @@ def measure_memory(gpu: Gpu, torch: PyTorch | None, case: Case, numbers: Sequenc
     plan = memory_plan(case.shape, case.shape, str(dtype_of(case.dtype)))
     planned = sum(array.bytes for array in plan if array.made_by != "caller")
     gpu.free()
-    batches, heads, n, _ = case.shape
-    scores = batches * heads * n * n * case.itemsize
     theirs = [_torch_memory(torch, backend, case) for backend in ("flash", "efficient", "math")]
-    return [Row(taken <= 1.02 * planned + 2**20, list(map(mebibytes, (taken, planned, *theirs, scores))))]
+    sizes = (taken, planned, *theirs, case.bytes_of_scores)
+    return [Row(taken <= 1.02 * planned + 2**20, list(map(mebibytes, sizes)))]
 
 
 def _torch_memory(torch: PyTorch | None, backend: str, case: Case) -> int | str | None:
@@ -223,7 +240,7 @@ def _torch_memory(torch: PyTorch | None, backend: str, case: Case) -> int | str 
 def _reason(error: Exception, torch: PyTorch | None) -> str:
     """Why a rival has no number."""
     no_memory = isinstance(error, MemoryError) or (torch is not None and torch.is_out_of_memory(error))
-    return "no memory" if no_memory else "-"
+    return NO_MEMORY if no_memory else "-"
 
 
 # ---- speed -----------------------------------------------------------------------------------------------------------
@@ -252,6 +269,7 @@ class Timing:
 
     def __init__(self, gpu: Gpu, torch: PyTorch | None, counts: bool) -> None:
         self._gpu, self._torch, self._counts = gpu, torch, counts
+        self._of_rivals: dict[tuple[str, Case], dict[str, float] | str] = {}  # seconds, or why there are none
         self.speeds: list[Speed] = []
 
     def rows(self, case: Case, numbers: Sequence[Array]) -> list[Row]:
@@ -265,7 +283,11 @@ class Timing:
         times: dict[str, dict[str, float] | str] = {"minigrad": self._times(_our_attention(inputs, options))}
         del results
         self._gpu.free()
-        times |= {name: self._rival_times(name, case, inputs) for name in RIVALS}
+        for name in RIVALS:
+            key = name, replace(case, dtype=str(dtype_of(case.dtype)))  # theirs are the same for float32 and 3xTF32
+            if key not in self._of_rivals:
+                self._of_rivals[key] = self._rival_times(name, case, inputs)
+            times[name] = self._of_rivals[key]
         return [self._row(case, direction, errors[direction], times) for direction in DIRECTIONS]
 
     def _row(self, case: Case, direction: str, error: float, times: dict[str, dict[str, float] | str]) -> Row:
@@ -292,6 +314,8 @@ class Timing:
             return "-"
         try:
             if self._torch is None or name == CUPY:
+                if SCORES_OF_PLAIN * case.bytes_of_scores > self._gpu.free_bytes():
+                    return NO_MEMORY
                 return self._times(plain_attention(inputs, case.is_causal))
             dtype = str(dtype_of(case.dtype))
             return self._times(self._torch.attention(name, case.shape, dtype, case.is_causal))

@@ -1,4 +1,4 @@
-"""Layer norm, cross entropy, GELU and AdamW's step by their kernels: beside float64, and beside array operations."""
+"""Layer norm, cross entropy, GELU, dropout and AdamW's step by kernels: beside float64, and beside array operations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from benchmarks.measuring import Gpu
 from benchmarks.report import Row
 from benchmarks.rivals import ModelSize
 from benchmarks.training_steps import build
+from kernels.dropout import element_factor
 from minigrad import Tensor, ops
 from minigrad.ops.elementwise import widened
+from nn.common import dropout_mask
 from nn.losses import fused_cross_entropy
 from nn.optim import AdamW
 from nn.optim.optimizer import Optimizer
@@ -50,23 +52,55 @@ def check(gpu: Gpu, name: str, dtype: str, shape: tuple[int, int]) -> list[Row]:
     function, by_arrays, more = FUNCTIONS[name]
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s, np.float32).astype(dtype_of(dtype)) for s in (shape, *[shape[1:]] * more)]
-    found, again, exact = (_derivatives(function, arrays, dtype) for dtype in (None, None, np.float64))
+    inputs = _on_gpu(arrays)
+    found, again = (_derivatives(function, inputs) for _ in range(2))
+    exact = _derivatives(function, _on_gpu([x.astype(np.float64) for x in arrays]))
+    times = [gpu.seconds(lambda f=f: _derivatives(f, inputs)) for f in (function, by_arrays)]
+    return [_row(dtype, found, again, exact, times)]
+
+
+def check_dropout(gpu: Gpu, dtype: str, shape: tuple[int, int]) -> list[Row]:
+    """The same of dropout; the error is that of the first rows, since NumPy takes its time to draw the mask."""
+    p, key, rows = 0.1, (1, 2, 3), min(shape[0], 256)
+    x = np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype_of(dtype))
+    inputs = _on_gpu([x])
+
+    def function(x: Tensor) -> Tensor:
+        return F.kernel_dropout(x, p=p, key=key)
+
+    def by_arrays(x: Tensor) -> Tensor:
+        return ops.multiply(x, dropout_mask(x, x.shape, p))
+
+    found, again = (_derivatives(function, inputs) for _ in range(2))
+    factor = element_factor((rows, shape[1]), p, key)
+    exact = [gpu.cupy.asarray(e) for e in (x[:rows] * factor, _weights(rows)[:, None] * factor)]
+    times = [gpu.seconds(lambda f=f: _derivatives(f, inputs)) for f in (function, by_arrays)]
+    return [_row(dtype, [x[:rows] for x in found], [x[:rows] for x in again], exact, times)]
+
+
+def _row(dtype: str, found: Sequence[Any], again: Sequence[Any], exact: Sequence[Any], seconds: Sequence[float]) -> Row:
     allowed = 1e-6 + ROUNDED[dtype]
     value, *gradients = [relative_error(x, e) / allowed for x, e in zip(found, exact, strict=True)]
     same = all(bool((x == y).all()) for x, y in zip(found, again, strict=True))
-    seconds = [gpu.seconds(lambda f=f: _derivatives(f, arrays, None)) for f in (function, by_arrays)]
     cells = [f"{value:.3f}", f"{max(gradients):.3f}", *(f"{1000 * s:.3f}" for s in seconds)]
-    return [Row(same and max(value, *gradients) <= 1, cells, "" if same else "other bits the second time")]
+    return Row(same and max(value, *gradients) <= 1, cells, "" if same else "other bits the second time")
 
 
-def _derivatives(function: Callable[..., Tensor], arrays: Sequence[np.ndarray], dtype: Any) -> list[Any]:
-    """The value and the gradients of the inputs, as arrays on the GPU, computed in this dtype or the inputs' own."""
-    inputs = [Tensor(x if dtype is None else x.astype(dtype), device="cuda", requires_grad=True) for x in arrays]
+def _on_gpu(arrays: Sequence[np.ndarray]) -> list[Tensor]:
+    return [Tensor(x, device="cuda", requires_grad=True) for x in arrays]
+
+
+def _derivatives(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> list[Any]:
+    """The value and the gradients of the inputs, as arrays on the GPU."""
     value = function(*inputs)
-    weights = (np.arange(value.shape[0]) % 7 - 3) / 2  # which every dtype has
-    weights = Tensor(weights.astype(value.dtype), device="cuda")
+    weights = Tensor(_weights(value.shape[0]).astype(value.dtype), device="cuda")
     weights = weights if value.ndim == 1 else weights[:, None]
     return [value.data, *(g.data for g in mg.grad((value * weights).sum(), inputs))]
+
+
+def _weights(rows: int) -> np.ndarray:
+    """By what the rows of a value are multiplied before it is summed: numbers that every dtype has."""
+    return (np.arange(rows) % 7 - 3) / 2
 
 
 def check_adamw(gpu: Gpu, size: ModelSize) -> list[Row]:
@@ -79,12 +113,14 @@ def check_adamw(gpu: Gpu, size: ModelSize) -> list[Row]:
 
 
 def _after_steps(size: ModelSize, dtype: Any) -> AdamW:
-    model, rng = build(size).to(dtype).to("cuda"), np.random.default_rng(0)
-    optimizer = AdamW(model.parameters(), lr=1e-2)
-    for _ in range(3):
-        for parameter in model.parameters():
-            gradient = rng.standard_normal(parameter.shape, np.float32)
-            parameter.grad = Tensor(gradient.astype(dtype), device="cuda")
+    model = build(size).to(dtype).to("cuda")
+    parameters = list(model.parameters())
+    optimizer = AdamW(parameters, lr=1e-2)
+    largest = max(parameter.numel() for parameter in parameters)
+    for step in range(3):
+        numbers = np.random.default_rng(step).standard_normal(largest, np.float32).astype(dtype)
+        for parameter in parameters:
+            parameter.grad = Tensor(numbers[: parameter.numel()].reshape(parameter.shape), device="cuda")
         optimizer.step()
     return optimizer
 

@@ -26,6 +26,10 @@ class Row(NamedTuple):
     part: str = ""
 
 
+class CannotBeTried(Exception):
+    """What this GPU has no place for; its text says why. The row is skipped, and the run may pass without it."""
+
+
 class Report:
     """Rows go to the screen and to a file at once, so that a program that is stopped leaves what it has found."""
 
@@ -33,7 +37,8 @@ class Report:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("w", encoding="utf-8")
         self._deadline = deadline
-        self.verdicts: Counter[str] = Counter()
+        self._verdicts: Counter[str] = Counter()
+        self._too_late = 0  # rows for which no time was left
 
     def line(self, text: str = "") -> None:
         for file in (None, self._file):
@@ -46,9 +51,12 @@ class Report:
     def add(self, name: str, work: Callable[..., Sequence[Row]], *arguments: Any) -> None:
         """The rows that `work(*arguments)` finds; if it fails, or no time is left for it, one row that says so."""
         if self._deadline.passed:
+            self._too_late += 1
             return self._judge("skipped", name, (), "no time left")
         try:
             rows = work(*arguments)
+        except CannotBeTried as reason:
+            return self._judge("skipped", name, (), str(reason))
         except Exception as error:  # whatever it is, the other rows are wanted
             traceback.print_exc()
             return self._judge("fail", name, (), textwrap.shorten(f"{type(error).__name__}: {error}", 160))
@@ -57,14 +65,17 @@ class Report:
         return None
 
     def close(self) -> int:
-        """The last line. Returns the exit status: 1 if a row failed or none passed."""
-        counts = ", ".join(f"{self.verdicts[verdict]} {verdict}" for verdict in ("pass", "fail", "skipped"))
-        self.line(f"\n{sum(self.verdicts.values())} rows: {counts}; {self._deadline.elapsed:.0f} s")
+        """The last line. Returns the exit status: 1 if a row failed, no time was left for one, or none passed."""
+        counts = ", ".join(f"{self._verdicts[verdict]} {verdict}" for verdict in ("pass", "fail", "skipped"))
+        self.line(f"\n{self._verdicts.total()} rows: {counts}; {self._deadline.elapsed:.0f} s")
+        passed = self._verdicts["pass"] and not self._verdicts["fail"] and not self._too_late
+        unknown = f": for want of time {self._too_late} rows show nothing" if self._too_late else ""
+        self.line(f"{'Passed' if passed else 'NOT passed'}{unknown}")
         self._file.close()
-        return int(self.verdicts["fail"] > 0 or not self.verdicts["pass"])
+        return int(not passed)
 
     def _judge(self, verdict: str, name: str, cells: Sequence[str], note: str) -> None:
-        self.verdicts[verdict] += 1
+        self._verdicts[verdict] += 1
         self._row(verdict, name, cells, note)
 
     def _row(self, verdict: str, name: str, cells: Sequence[str], note: str) -> None:

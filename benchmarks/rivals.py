@@ -19,6 +19,8 @@ Pair = tuple[Work, Work]  # forward, backward
 
 # ---- plain CuPy ------------------------------------------------------------------------------------------------------
 
+SCORES_OF_PLAIN = 3  # how many matrices of all scores are there at once: in `backward` below
+
 
 def plain_attention(inputs: Sequence[Array], is_causal: bool) -> Pair:
     """Attention as one would write it without kernels of one's own: the weights (B, H, N, N) are made, and kept.
@@ -138,6 +140,7 @@ class PyTorch:
     def peak_bytes(self, work: Work) -> int | None:
         """How much memory PyTorch holds at most while `work` runs, beyond what it held; None on a CPU."""
         if self._device == "cpu":
+            work()
             return None
         cuda = self._torch.cuda
         self.free()

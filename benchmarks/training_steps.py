@@ -117,26 +117,36 @@ def check(size: ModelSize, amp: bool) -> list[Row]:
 def measure(gpu: Gpu, torch: PyTorch | None, size: ModelSize, amp: bool, seconds: float) -> list[Row]:
     """Steps on one batch, on which the loss must fall; memory is that of everything, parameters included."""
     batch = random_batch(size)
-    step = training(size, "cuda", amp, *batch)
-    first = step().item()
-    rate = gpu.rate(step, seconds)
-    last = step().item()
-    del step
-    peak = gpu.peak_bytes(lambda: _three_steps(training(size, "cuda", amp, *batch)))
+    ours = _Begun(lambda: training(size, "cuda", amp, *batch))
+    peak = gpu.peak_bytes(ours.begin)
+    rate = gpu.rate(ours.step, seconds)
+    first, last = ours.first_loss, ours.step().item()
+    del ours
     gpu.free()
     theirs, note = ["-", "-"], ""
     if torch is not None:
-        their_rate = gpu.rate(torch.training(size, amp, *batch), seconds)
-        theirs = [
-            f"{their_rate:.1f}",
-            mebibytes(torch.peak_bytes(lambda: _three_steps(torch.training(size, amp, *batch)))),
-        ]
+        other = _Begun(lambda: torch.training(size, amp, *batch))
+        their_peak = torch.peak_bytes(other.begin)
+        their_rate = gpu.rate(other.step, seconds)
+        theirs = [f"{their_rate:.1f}", mebibytes(their_peak)]
+        del other
         torch.free()
         note = f"{rate / their_rate:.2f} x PyTorch"
     cells = [f"{rate:.1f}", theirs[0], mebibytes(peak), theirs[1], f"{first:.3f}", f"{last:.3f}"]
     return [Row(last < first, cells, note)]
 
 
-def _three_steps(step: Callable[[], Any]) -> None:
-    for _ in range(3):
-        step()
+class _Begun:
+    """A training whose first steps are made where memory is counted, and the others where time is."""
+
+    step: Callable[[], Any]
+    first_loss: float
+
+    def __init__(self, made: Callable[[], Callable[[], Any]]) -> None:
+        self._made = made
+
+    def begin(self) -> None:
+        self.step = self._made()
+        self.first_loss = self.step().item()
+        for _ in range(2):
+            self.step()

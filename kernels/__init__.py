@@ -5,6 +5,7 @@ This package knows arrays, not Tensors. Importing it needs no GPU, no CuPy and n
 
 from kernels.emulator import EmulatedModule, EmulatorError
 from kernels.fused import (
+    apply_dropout,
     cross_entropy_backward,
     cross_entropy_forward,
     gelu_backward,

@@ -1,6 +1,6 @@
 // What the attention kernels of every precision share: the sizes and options of a call, which keys a query sees, the
-// bias, and dropout. The kernels themselves are in attention_f32.cu and attention_16.cu; kernels/launch.py fills the
-// struct. No header of CUDA is included, so that the source compiles wherever CuPy does.
+// bias, and dropout. The kernels themselves are in attention_f32.cu, attention_tf32.cu and attention_16.cu;
+// kernels/launch.py fills the struct. No header of CUDA is included, so that the source compiles wherever CuPy does.
 //
 //     S = scale Q K^T + bias, hidden where a key may not be seen;  P = softmax(S);  O = dropout(P) V
 //
@@ -107,19 +107,8 @@ INLINE float score(const Attention& a, const Head& h, int query, int key, float 
 }
 
 // ---- dropout --------------------------------------------------------------------------------------------------------
-// The random numbers are a function of the place and the key alone, so backward draws the same ones again.
-// Philox4x32-10: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3 and table 2.
-INLINE void philox(u32 (&counter)[4], u32 key0, u32 key1) {
-    EACH(round, 10) {
-        unsigned long long x = 0xD2511F53ull * counter[0], y = 0xCD9E8D57ull * counter[2];
-        counter[0] = (u32)(y >> 32) ^ counter[1] ^ key0;
-        counter[2] = (u32)(x >> 32) ^ counter[3] ^ key1;
-        counter[1] = (u32)y;
-        counter[3] = (u32)x;
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
-}
+// The random numbers are a function of the place and the key alone, so backward draws the same ones again: philox.cuh,
+// which comes before this text.
 // kept[m][n]: whether dropout keeps the weight of (query + 8 m, key + 8 n), where bit 3 of query and of key is 0.
 // One call of the generator gives four numbers, and four weights that lie so are one thread's in every kernel: in those
 // that own queries, and in those that own keys, where rows and columns are exchanged.
@@ -142,3 +131,19 @@ INLINE float base_of(const float* lse, int query, int queries) {
     return base == MINUS_INFINITY ? -MINUS_INFINITY : base;
 }
 INLINE float value_of(const float* x, int query, int queries) { return query < queries ? x[query] : 0; }
+
+// delta_i = sum over d of O_id dO_id, which is sum over j of P_ij dP_ij: one warp for a row.
+template <class Number, float to_float(Number)>
+INLINE void find_delta(const Number* o, const Number* d_o, float* delta, const Attention& a) {
+    const int lane = threadIdx.x % 32;
+    const long long row = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (row >= (long long)a.batches * a.heads * a.queries) return;
+    const int query = row % a.queries, index = row / a.queries, batch = index / a.heads, head = index % a.heads;
+    o = rows_of(o, a.o, batch, head) + query * a.o.row;
+    d_o = rows_of(d_o, a.d_o, batch, head) + query * a.d_o.row;
+    float sum = 0;
+    for (int c = lane; c < a.width; c += 32) sum += to_float(o[c]) * to_float(d_o[c]);
+    for (int m = 16; m; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+    if (lane == 0) delta[row] = sum;
+}
+INLINE float same(float x) { return x; }

@@ -217,31 +217,15 @@ attention_forward(const h16* q, const h16* k, const h16* v, h16* o, float* lse, 
            });
 
     PerRow factor;
-    EACH_ROW(m, i) {
-        const float sum = row_sum(total[m][i]);
-        const int query = row0 + row_of(m, i);
-        factor[m][i] = sum == 0 ? 0 : a.keep_scale / sum;  // nothing visible: the output is 0
-        if (lane() % 4 == 0 && query < a.queries)
-            lse[(long long)h.index * a.queries + query] =
-                sum == 0 ? MINUS_INFINITY : largest[m][i] * (BIAS == NO_BIAS ? a.scale : 1) + logf(sum);
-    }
+    finish_rows(factor, lse + (long long)h.index * a.queries, largest, total, BIAS == NO_BIAS ? a.scale : 1, a, row0);
     store_rows(rows_of(o, a.o, h.batch, h.head), a.o.row, out, factor, row0, a.queries, a.width);
 }
 
 #else
 // ---- backward -------------------------------------------------------------------------------------------------------
-// delta_i = sum over d of O_id dO_id, which is sum over j of P_ij dP_ij: one warp for a row.
 extern "C" __global__ void __launch_bounds__(256)
 attention_delta(const h16* o, const h16* d_o, float* delta, const Attention a) {
-    const long long row = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (row >= (long long)a.batches * a.heads * a.queries) return;
-    const int query = row % a.queries, index = row / a.queries, batch = index / a.heads, head = index % a.heads;
-    o = rows_of(o, a.o, batch, head) + query * a.o.row;
-    d_o = rows_of(d_o, a.d_o, batch, head) + query * a.d_o.row;
-    float sum = 0;
-    for (int c = lane(); c < a.width; c += 32) sum += from16<USE_BF16>(o[c]) * from16<USE_BF16>(d_o[c]);
-    for (int m = 16; m; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
-    if (lane() == 0) delta[row] = sum;
+    find_delta<h16, from16<USE_BF16>>(o, d_o, delta, a);
 }
 
 // Owns queries; dQ = scale dS K. With a float bias it finds share for the kernels after it: 1 / the sum of a row of
@@ -283,24 +267,17 @@ attention_dq(const h16* q, const h16* k, const h16* v, const h16* d_o, const flo
            });
 
     PerRow factor;
-    EACH_ROW(m, i) {
-        factor[m][i] = a.scale;
-        if (BIAS == FLOAT_BIAS) {
-            const float sum = row_sum(total[m][i]), inverse = sum == 0 ? 0 : 1 / sum;
-            const int query = row0 + row_of(m, i);
-            factor[m][i] *= inverse;
-            if (lane() % 4 == 0 && query < a.queries) share[rows + query] = inverse;
-        }
-    }
+    EACH_ROW(m, i) factor[m][i] = a.scale;
+    if (BIAS == FLOAT_BIAS) finish_share(factor, share + rows, total, a, row0);
     store_rows(rows_of(d_q, a.d_q, h.batch, h.head), a.d_q.row, out, factor, row0, a.queries, a.width);
 }
 
 // Owns keys, so scores are transposed; dV = P^T dO, dK = scale dS^T Q, summed over the heads that share the key's.
-template <bool with_k, bool with_v>
-INLINE void key_gradients(h16* shared, int block, const h16* q, const h16* k, const h16* v, const h16* d_o,
-                          const float* lse, const float* delta, const float* share, h16* d_k, h16* d_v,
-                          const BiasElement* bias, const int* key_lengths, const Attention& a) {
-    h16 *own_k = shared, *own_v = own_k + OWN_TILE, *buffers = own_v + OWN_TILE;
+template <bool with_k, bool with_v, class Number>
+INLINE void key_gradients(Number* shared, int block, const Number* q, const Number* k, const Number* v,
+                          const Number* d_o, const float* lse, const float* delta, const float* share, Number* d_k,
+                          Number* d_v, const BiasElement* bias, const int* key_lengths, const Attention& a) {
+    Number *own_k = shared, *own_v = own_k + OWN_TILE, *buffers = own_v + OWN_TILE;
     Queries* queries = (Queries*)(buffers + 4 * STREAM_TILE);  // of each stage
     const int blocks = (a.keys + OWN - 1) / OWN, group = a.heads / a.key_heads;
     const int row0 = block % blocks * OWN;
@@ -327,7 +304,7 @@ INLINE void key_gradients(h16* shared, int block, const h16* q, const h16* k, co
         };
         stream<STREAM_TILE>(buffers, rows_at(q, a.q, batch, h.head, a.queries, a.width),
                rows_at(d_o, a.d_o, batch, h.head, a.queries, a.width), begin, a.queries, load_queries,
-               [&](const h16* Q, const h16* G, int query0, int stage) {
+               [&](const Number* Q, const Number* G, int query0, int stage) {
                    const float *base = queries[stage].base, *row_delta = queries[stage].delta;
                    Scores s, dp;
                    products(s, K, own_k, Q);
@@ -359,14 +336,6 @@ attention_dkdv(const h16* q, const h16* k, const h16* v, const h16* d_o, const f
                const float* share, h16* d_k, h16* d_v, const BiasElement* bias, const int* key_lengths,
                const Attention a) {
     DYNAMIC_SHARED(h16, shared);
-    const int block = blockIdx.x / PARTS;
-#if PARTS == 1
-    key_gradients<true, true>(shared, block, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
-#else
-    if (blockIdx.x % PARTS == 0)
-        key_gradients<true, false>(shared, block, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
-    else
-        key_gradients<false, true>(shared, block, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
-#endif
+    parts_of_key_gradients(shared, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
 }
 #endif

@@ -241,19 +241,9 @@ attention_forward(const float* q, const float* k, const float* v, float* o, floa
 }
 
 #else
-// delta_i = sum over d of O_id dO_id, which is sum over j of P_ij dP_ij: one warp for a row.
 extern "C" __global__ void __launch_bounds__(256)
 attention_delta(const float* o, const float* d_o, float* delta, const Attention a) {
-    const int lane = threadIdx.x % 32;
-    const long long row = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (row >= (long long)a.batches * a.heads * a.queries) return;
-    const int query = row % a.queries, index = row / a.queries, batch = index / a.heads, head = index % a.heads;
-    o = rows_of(o, a.o, batch, head) + query * a.o.row;
-    d_o = rows_of(d_o, a.d_o, batch, head) + query * a.d_o.row;
-    float sum = 0;
-    for (int c = lane; c < a.width; c += 32) sum += o[c] * d_o[c];
-    for (int m = 16; m; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
-    if (lane == 0) delta[row] = sum;
+    find_delta<float, same>(o, d_o, delta, a);
 }
 
 // Owns queries; dQ = scale dS K. For the kernels after it, finds share: 1 / the sum of a row of exp(S - lse).
@@ -283,10 +273,10 @@ attention_dq(const float* q, const float* k, const float* v, const float* d_o, c
 
     const int end = end_of_keys(a, h, row0 + OWN);
     for (int key0 = 0; key0 < end; key0 += STREAM) {
-        __syncthreads();
+        __syncthreads();  // K and V have been used
         load_tile<STREAM>(K, k, a.k.row, key0, h.keys, a.width);
         load_tile<STREAM>(V, v, a.v.row, key0, h.keys, a.width);
-        __syncthreads();
+        __syncthreads();  // K and V are there
         Scores s, dp;
         products(s, Q, K, t);
         products(dp, G, V, t);
@@ -301,7 +291,7 @@ attention_dq(const float* q, const float* k, const float* v, const float* d_o, c
         mark_dropped<false>(s, a, h, row0, key0, t);
         EACH(i, ROWS) EACH(j, COLUMNS) s[i][j] = score_gradient(a, s[i][j], dp[i][j], mean[i]);
         store_scores(dS, s, t);
-        __syncwarp();
+        __syncwarp();  // a row of dS is written and read by one warp
         weighted_sum(out, dS, K, t);
     }
     float factor[ROWS];
@@ -337,10 +327,10 @@ attention_dkdv(const float* q, const float* k, const float* v, const float* d_o,
         const float *q_head = rows_of(q, a.q, batch, h.head), *g_head = rows_of(d_o, a.d_o, batch, h.head);
         const long long rows = (long long)h.index * a.queries;
         for (int query0 = begin; query0 < a.queries; query0 += STREAM) {
-            __syncthreads();
+            __syncthreads();  // Q and dO have been used
             load_tile<STREAM>(Q, q_head, a.q.row, query0, a.queries, a.width);
             load_tile<STREAM>(G, g_head, a.d_o.row, query0, a.queries, a.width);
-            __syncthreads();
+            __syncthreads();  // Q and dO are there
             Scores s, dp;
             products(s, K, Q, t);
             EACH(j, COLUMNS) {
@@ -355,7 +345,7 @@ attention_dkdv(const float* q, const float* k, const float* v, const float* d_o,
             mark_dropped<true>(s, a, h, row0, query0, t);
             EACH(i, ROWS) EACH(j, COLUMNS) dp[i][j] = remaining(s[i][j]);
             store_scores(P, dp, t);
-            __syncwarp();
+            __syncwarp();  // P is there
             weighted_sum(out_v, P, G, t);
             products(dp, V, G, t);
             EACH(j, COLUMNS) {
@@ -364,7 +354,7 @@ attention_dkdv(const float* q, const float* k, const float* v, const float* d_o,
             }
             __syncwarp();  // P has been used
             store_scores(P, s, t);
-            __syncwarp();
+            __syncwarp();  // dS is there
             weighted_sum(out_k, P, Q, t);
         }
     }
@@ -400,12 +390,12 @@ attention_dbias(const float* q, const float* k, const float* v, const float* d_o
             const Head h = head_at(a, batch * a.heads + head, bias, key_lengths);
             for (int row0 = begin_row; row0 < end_row; row0 += OWN) {
                 if (key0 >= end_of_keys(a, h, row0 + OWN)) continue;  // all hidden
-                __syncthreads();
+                __syncthreads();  // the last four tiles have been used
                 load_tile<OWN>(Q, rows_of(q, a.q, batch, head), a.q.row, row0, a.queries, a.width);
                 load_tile<OWN>(G, rows_of(d_o, a.d_o, batch, head), a.d_o.row, row0, a.queries, a.width);
                 load_tile<STREAM>(K, rows_of(k, a.k, batch, h.key_head), a.k.row, key0, h.keys, a.width);
                 load_tile<STREAM>(V, rows_of(v, a.v, batch, h.key_head), a.v.row, key0, h.keys, a.width);
-                __syncthreads();
+                __syncthreads();  // the four tiles are there
                 Scores s, dp;
                 products(s, Q, K, t);
                 products(dp, G, V, t);
@@ -435,13 +425,13 @@ attention_dbias(const float* q, const float* k, const float* v, const float* d_o
         return;
     }
     float* sums = shared;  // (THREADS_Y, STREAM)
-    __syncthreads();
+    __syncthreads();  // no tile is used any more
     EACH(j, COLUMNS) {
         float column = 0;
         EACH(i, ROWS) column += sum[i][j];
         sums[t.y * STREAM + column_of(t, j)] = column;
     }
-    __syncthreads();
+    __syncthreads();  // the sums are there
     for (int c = threadIdx.x; c < STREAM && key0 + c < a.keys; c += THREADS) {
         float column = 0;
         for (int y = 0; y < THREADS_Y; ++y) column += sums[y * STREAM + c];

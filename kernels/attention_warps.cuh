@@ -70,14 +70,14 @@ INLINE Rows<Number> rows_at(const Number* x, const Strides& s, int batch, int he
 template <int rows, class Number> INLINE void load_tile(Number* tile, const Rows<Number>& x, int row0);
 
 // Calls work(tile of x, tile of y, first row, stage) for the tiles from row `begin` on; the next ones arrive meanwhile.
-// `beside(first row, stage)` stores what else belongs to a pair of tiles. A tile has so many numbers.
-template <int tile, class Number, class Beside, class Work>
+// `beside(first row, stage)` stores what else belongs to a pair of tiles. tile_size: of a tile, in numbers.
+template <int tile_size, class Number, class Beside, class Work>
 INLINE void stream(Number* buffers, const Rows<Number>& x, const Rows<Number>& y, int begin, int end, Beside beside,
                    Work work) {
     auto load = [&](int row0, int stage) {
-        Number* tiles = buffers + stage * (2 * tile);
+        Number* tiles = buffers + stage * (2 * tile_size);
         load_tile<STREAM>(tiles, x, row0);
-        load_tile<STREAM>(tiles + tile, y, row0);
+        load_tile<STREAM>(tiles + tile_size, y, row0);
         beside(row0, stage);
     };
     if (begin < end) load(begin, 0);
@@ -88,8 +88,8 @@ INLINE void stream(Number* buffers, const Rows<Number>& x, const Rows<Number>& y
         cp_async_commit();   // an empty group at the end, so that waiting for all but one group is right there too
         cp_async_wait<1>();  // this thread's part of the present tiles has arrived,
         __syncthreads();     // and everyone's
-        const Number* tiles = buffers + stage * (2 * tile);
-        work(tiles, tiles + tile, row0, stage);
+        const Number* tiles = buffers + stage * (2 * tile_size);
+        work(tiles, tiles + tile_size, row0, stage);
         __syncthreads();  // everyone is done with the tiles that the next turn writes over
         stage ^= 1;
     }
@@ -113,8 +113,54 @@ INLINE void mark_dropped(Scores& p, const Attention& a, const Head& h, int row0,
 #endif
 }
 
+// ---- what is found of a row -----------------------------------------------------------------------------------------
+// lse of the rows that the block owns, which begin at row0, and the factor of their outputs, from the largest score,
+// which is to be multiplied by `scale`, and the sum of exp(score - largest).
+INLINE void finish_rows(PerRow& factor, float* lse, const PerRow& largest, const PerRow& total, float scale,
+                        const Attention& a, int row0) {
+    EACH_ROW(m, i) {
+        const float sum = row_sum(total[m][i]);
+        const int query = row0 + row_of(m, i);
+        factor[m][i] = sum == 0 ? 0 : a.keep_scale / sum;  // nothing visible: the output is 0
+        if (lane() % 4 == 0 && query < a.queries)
+            lse[query] = sum == 0 ? MINUS_INFINITY : largest[m][i] * scale + logf(sum);
+    }
+}
+// share of these rows, 1 / total, for the kernels after attention_dq, and the factor of dQ.
+INLINE void finish_share(PerRow& factor, float* share, const PerRow& total, const Attention& a, int row0) {
+    EACH_ROW(m, i) {
+        const float sum = row_sum(total[m][i]), inverse = sum == 0 ? 0 : 1 / sum;
+        const int query = row0 + row_of(m, i);
+        factor[m][i] = inverse * a.scale;
+        if (lane() % 4 == 0 && query < a.queries) share[query] = inverse;
+    }
+}
+
 // ---- what backward knows of queries ---------------------------------------------------------------------------------
 // What belongs to a tile of streamed queries.
 struct Queries {
     float base[STREAM], share[STREAM], delta[STREAM];
 };
+
+// ---- parts of keys' gradients ---------------------------------------------------------------------------------------
+// What attention_dkdv does in block `block`, of dK, dV or both; each source's own.
+template <bool with_k, bool with_v, class Number>
+INLINE void key_gradients(Number* shared, int block, const Number* q, const Number* k, const Number* v,
+                          const Number* d_o, const float* lse, const float* delta, const float* share, Number* d_k,
+                          Number* d_v, const BiasElement* bias, const int* key_lengths, const Attention& a);
+
+// The same in PARTS blocks.
+template <class Number>
+INLINE void parts_of_key_gradients(Number* shared, const Number* q, const Number* k, const Number* v, const Number* d_o,
+                                   const float* lse, const float* delta, const float* share, Number* d_k, Number* d_v,
+                                   const BiasElement* bias, const int* key_lengths, const Attention& a) {
+    const int block = blockIdx.x / PARTS;
+#if PARTS == 1
+    key_gradients<true, true>(shared, block, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
+#else
+    if (blockIdx.x % PARTS == 0)
+        key_gradients<true, false>(shared, block, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
+    else
+        key_gradients<false, true>(shared, block, q, k, v, d_o, lse, delta, share, d_k, d_v, bias, key_lengths, a);
+#endif
+}

@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from kernels.dropout import philox_key
-from kernels.tiles import HEAD_DIMS
+from kernels.arrays import address_of, copied, described, is_plain
+from kernels.devices import check_computes
+from kernels.dropout import read_dropout
+from kernels.tiles import HEAD_DIMS, ON_TENSOR_CORES
 from minigrad.backend import Array, DeviceError, array_module, device_of, is_array
 
-FLOATING = ("float16", "bfloat16", "float32", "float64")  # bfloat16 is no kind of NumPy's own
+DTYPES = ("float32", "float16", "bfloat16")
+FLOATING = (*DTYPES, "float64")  # of a bias; bfloat16 is no kind of NumPy's own
 
 # struct Attention of attention.cuh, field by field.
 STRIDES = np.dtype([(axis, np.int64) for axis in ("batch", "head", "row")])
@@ -39,17 +42,17 @@ ATTENTION = np.dtype(
 NO_BIAS, BOOLEAN_BIAS, FLOAT_BIAS = range(3)  # as attention.cuh numbers them
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """What `attention_forward` and `attention_backward` take by keyword; described there."""
 
-    bias: Array | None
-    is_causal: bool
-    causal_offset: int
-    key_lengths: Any
-    scale: float | None
-    dropout_p: float
-    dropout_key: Sequence[int] | None
+    bias: Array | None = None
+    is_causal: bool = False
+    causal_offset: int = 0
+    key_lengths: Any = None
+    scale: float | None = None
+    dropout_p: float = 0.0
+    dropout_key: Sequence[int] | None = None
     tensor_cores: bool = False
 
 
@@ -61,6 +64,8 @@ class Call:
         self.library, self.device = array_module(query), device_of(query)
         self.is_16_bit = query.dtype.itemsize == 2
         self.tensor_cores = self.is_16_bit or options.tensor_cores
+        self.kind = str(query.dtype) if self.is_16_bit or not self.tensor_cores else ON_TENSOR_CORES
+        check_computes("attention", self.kind, self.device)
         self.query, self.key, self.value = (self.readable(x) for x in (query, key, value))
         batches, heads, queries, width = query.shape
         key_heads, keys = key.shape[1:3]
@@ -74,10 +79,11 @@ class Call:
         for name, size in zip(SIZES, (batches, heads, key_heads, queries, keys, width), strict=True):
             a[name] = size
         a["causal_offset"] = _read_causal(options, queries, keys)
-        a["scale"] = 1 / math.sqrt(width) if options.scale is None else options.scale
+        a["scale"] = _read_scale(options, width)
         if self.is_16_bit and self.bias is None and not a["scale"] > 0:
             self.bias = self.library.ones((1, 1, 1, 1), np.bool_)  # else the scale must not change the order of scores
-        a["dropout_key"], a["drop_below"], a["keep_scale"] = _read_dropout(options)
+        dropout = read_dropout(options.dropout_p, options.dropout_key, "attention: dropout_p", "dropout_key")
+        a["dropout_key"], a["drop_below"], a["keep_scale"] = dropout
         self.set_strides(q=self.query, k=self.key, v=self.value)
         if self.bias is not None:
             self.set_bias_strides("bias", self.bias)
@@ -87,11 +93,6 @@ class Call:
         if self.bias is None:
             return NO_BIAS
         return BOOLEAN_BIAS if self.bias.dtype == np.bool_ else FLOAT_BIAS
-
-    @property
-    def kind(self) -> str:
-        """Whose source and tiles serve it: those of its dtype, or "tf32" for float32 on tensor cores."""
-        return "tf32" if self.tensor_cores and not self.is_16_bit else str(self.query.dtype)
 
     @property
     def is_plain(self) -> bool:
@@ -105,8 +106,9 @@ class Call:
         """The same call of the same numbers as float32, by the plain kernels."""
         other = copy.copy(self)
         other.is_16_bit = other.tensor_cores = False
+        other.kind = "float32"
         inputs = (self.query, self.key, self.value)
-        other.query, other.key, other.value = (x.astype(np.float32, copy=False) for x in inputs)
+        other.query, other.key, other.value = map(as_float32, inputs)
         other.attention = self.attention.copy()
         other.set_strides(q=other.query, k=other.key, v=other.value)
         return other
@@ -128,14 +130,23 @@ class Call:
 def with_contiguous_rows(x: Array) -> Array:
     """x itself, whatever its strides, if the elements of its last axis lie side by side; else a copy."""
     side_by_side = x.strides[-1] == x.itemsize or x.shape[-1] == 1
-    whole = all(stride % x.itemsize == 0 for stride in x.strides)  # not a field of a struct
-    return x if side_by_side and whole else array_module(x).ascontiguousarray(x)
+    return x if side_by_side and _is_whole(x) else copied(x)
+
+
+def as_float32(x: Array) -> Array:
+    """x, or a copy, as the kernels for CUDA cores read it. (What was broadcast has another order in memory as one.)"""
+    return with_contiguous_rows(x.astype(np.float32, copy=False))
+
+
+def _is_whole(x: Array) -> bool:
+    """Whether all elements lie at multiples of their size, which a field of a struct, or a view of bytes, may not."""
+    return all(number % x.itemsize == 0 for number in (address_of(x), *x.strides))
 
 
 def with_aligned_rows(x: Array) -> Array:
     """x itself if all its rows start at multiples of 16 bytes, else a copy of which they do."""
     x = with_contiguous_rows(x)
-    if all(number % 16 == 0 for number in (address_of(x), *x.strides[:-1])):
+    if _starts_aligned(x):
         return x
     *lengths, width = x.shape
     at_once = 16 // x.itemsize
@@ -146,29 +157,20 @@ def with_aligned_rows(x: Array) -> Array:
 
 def is_aligned(x: Array) -> bool:
     """Whether every row starts at a multiple of 16 bytes and ends at one, so that 16 bytes can be read at once."""
-    steps = [stride for stride, size in zip(x.strides[:-1], x.shape[:-1], strict=True) if size > 1]
-    return all(number % 16 == 0 for number in (address_of(x), x.shape[-1] * x.itemsize, *steps))
+    return x.shape[-1] * x.itemsize % 16 == 0 and _starts_aligned(x)
 
 
-def address_of(x: Array) -> int:
-    """Where an array's first element lies, in the memory of its device."""
-    return x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
+def _starts_aligned(x: Array) -> bool:
+    """Whether each row starts at a multiple of 16 bytes; so would rows past the last one, whose places are computed."""
+    *leading, row_step = zip(x.strides[:-1], x.shape[:-1], strict=True)
+    steps = [stride for stride, size in leading if size > 1]
+    return all(number % 16 == 0 for number in (address_of(x), row_step[0], *steps))
 
 
 def empty_like(x: Array) -> Array:
     """An array of x's shape and dtype, in its order in memory: heads that were split off are joined without a copy."""
     result = array_module(x).empty_like(x)
     return with_contiguous_rows(result)  # an axis of stride 0 may have become the innermost
-
-
-def check_like_query(name: str, x: Array, query: Array) -> None:
-    """ValueError, TypeError or DeviceError unless x has the query's shape, dtype and device."""
-    if not is_array(x) or x.shape != query.shape:
-        found = x.shape if is_array(x) else repr(x)
-        raise ValueError(f"attention: {name} must be an array of the query's shape {query.shape}, got {found}")
-    if x.dtype != query.dtype:
-        raise TypeError(f"attention: {name} must be {query.dtype} as the query is, got {x.dtype}")
-    _check_device(name, x, query)
 
 
 def _check_device(name: str, x: Array, query: Array) -> None:
@@ -178,12 +180,14 @@ def _check_device(name: str, x: Array, query: Array) -> None:
 
 def _check_inputs(query: Array, key: Array, value: Array) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if not is_array(x):
-            raise TypeError(f"attention: {name} must be an array of NumPy or CuPy, got {type(x).__name__}")
+        if not is_plain(x):
+            raise TypeError(f"attention: {name} must be an array of NumPy or CuPy, got {described(x)}")
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(
             f"attention: query, key and value must have one dtype, got {query.dtype}, {key.dtype} and {value.dtype}"
         )
+    if str(query.dtype) not in DTYPES:
+        raise TypeError(f"attention kernels compute in {', '.join(DTYPES)}, got {query.dtype}")
     _check_device("the key", key, query)
     _check_device("the value", value, query)
     shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
@@ -208,14 +212,16 @@ def _read_bias(bias: Array | None, query: Array, shape: tuple[int, ...]) -> Arra
     """The bias as the kernels read it: boolean or float32."""
     if bias is None:
         return None
-    if not is_array(bias) or not (bias.dtype == np.bool_ or bias.dtype.name in FLOATING):
-        found = bias.dtype if is_array(bias) else type(bias).__name__
+    if not is_plain(bias) or not (bias.dtype == np.bool_ or bias.dtype.name in FLOATING):
+        found = bias.dtype if is_plain(bias) else described(bias)
         raise TypeError(f"attention: bias must be a boolean (True = may be attended to) or floating array, got {found}")
     _check_device("the bias", bias, query)
     sizes = (1,) * (4 - bias.ndim) + bias.shape
     if len(sizes) != 4 or any(size not in (1, full) for size, full in zip(sizes, shape, strict=True)):
         raise ValueError(f"attention: bias {bias.shape} does not broadcast to the scores (B, H, N_q, N_k) = {shape}")
-    return bias if bias.dtype == np.bool_ else bias.astype(np.float32, copy=False)
+    if bias.dtype != np.bool_:
+        bias = bias.astype(np.float32, copy=False)
+    return bias if _is_whole(bias) else copied(bias)
 
 
 def _read_key_lengths(key_lengths: Any, query: Array, batches: int, keys: int) -> Array | None:
@@ -232,24 +238,19 @@ def _read_key_lengths(key_lengths: Any, query: Array, batches: int, keys: int) -
     return library.ascontiguousarray(library.clip(lengths, 0, keys).astype(np.int32))
 
 
+def _read_scale(options: Options, width: int) -> float:
+    if options.scale is None:
+        return 1 / math.sqrt(width)
+    largest = float(np.finfo(np.float32).max)
+    if not isinstance(options.scale, (float, int, np.number)) or not abs(options.scale) <= largest:
+        raise ValueError(f"attention: scale must be a number that float32 holds, got {options.scale!r}")
+    return float(options.scale)
+
+
 def _read_causal(options: Options, queries: int, keys: int) -> int:
     """An offset that 32 bits hold, with the meaning of the one given; N_k lets every query see all keys."""
-    offset = operator.index(options.causal_offset)
+    try:
+        offset = operator.index(options.causal_offset)
+    except TypeError:
+        raise TypeError(f"attention: causal_offset must be an integer, got {options.causal_offset!r}") from None
     return max(-queries, min(offset, keys)) if options.is_causal else keys
-
-
-def _read_dropout(options: Options) -> tuple[tuple[int, int], int, float]:
-    """(dropout_key, drop_below, keep_scale) of the struct."""
-    p = options.dropout_p
-    if not 0 <= p <= 1:
-        raise ValueError(f"attention: dropout_p must be from 0 to 1, got {p}")
-    if p == 0:
-        return (0, 0), 0, 1.0
-    numbers = options.dropout_key
-    if numbers is None or len(numbers) != 3 or not all(0 <= n < 2**64 for n in numbers):
-        raise ValueError(
-            f"attention: dropout_p={p} needs dropout_key=(seed, step, call), three integers from 0 to 2**64 - 1, "
-            f"got {numbers!r}"
-        )
-    words = philox_key([operator.index(n) for n in numbers])
-    return words, min(round(p * 2**32), 2**32 - 1), 0.0 if p == 1 else 1 / (1 - p)

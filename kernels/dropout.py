@@ -1,29 +1,73 @@
-"""Which weights the kernels drop, in NumPy: the whole mask at once, for what is not done by tiles.
+"""Dropout of the kernels in NumPy: what they are told of it, and the masks that they make of that.
 
-The kernels make it again tile by tile, from the same numbers: attention.cuh.
+The kernels make a mask again wherever they need it, from the same numbers: attention.cuh of attention's weights,
+elementwise.cu of an array's elements. Here it is made at once, for compositions of operations and for tests.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernels.elements import CHUNK, THREADS
+
+# ---- what the kernels are told ---------------------------------------------------------------------------------------
+
+
+class Dropout(NamedTuple):
+    """Arguments of the kernels, as they are named there."""
+
+    key: tuple[int, int]  # of the random numbers
+    drop_below: int  # what has a 32-bit random number below it is dropped: p 2^32
+    keep_scale: float  # the rest is multiplied by it: 1 / (1 - p)
+
+
+def read_dropout(p: float, key: Sequence[int] | None, p_name: str, key_name: str) -> Dropout:
+    """What the kernels are told of a probability and of a key (seed, step, call), which may be None if p is 0.
+
+    ValueError, which calls them by these names, for p outside 0 ... 1 and a key that is not three integers below 2^64.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"{p_name} must be from 0 to 1, got {p}")
+    if p == 0:
+        return Dropout((0, 0), 0, 1.0)
+    if key is None or len(key) != 3 or not all(0 <= number < 2**64 for number in key):
+        raise ValueError(
+            f"{p_name}={p} needs {key_name}=(seed, step, call), three integers from 0 to 2**64 - 1, got {key!r}"
+        )
+    words = philox_key([operator.index(number) for number in key])
+    return Dropout(words, min(round(p * 2**32), 2**32 - 1), 0.0 if p == 1 else 1 / (1 - p))
+
+
+# ---- masks -----------------------------------------------------------------------------------------------------------
+
 
 def dropout_factor(shape: tuple[int, ...], p: float, key: Sequence[int]) -> np.ndarray:
-    """What dropout multiplies weights of shape (B, H, N_q, N_k) by: 0 with probability p, else 1 / (1 - p); float64.
-
-    key: the `dropout_key` of `attention_forward`.
-    """
-    if p in (0, 1):
-        return np.full(shape, 1.0 - p)
+    """What dropout of attention multiplies weights (B, H, N_q, N_k) by, given this p and `dropout_key`; float64."""
+    words, drop_below, keep_scale = read_dropout(p, key, "p", "key")
     batches, heads, queries, keys = shape
     head, query, key_place = np.ogrid[: batches * heads, :queries, :keys]
     # Four weights, whose places differ in bit 3 of query and key, share the four numbers of one counter.
-    numbers = philox4x32((key_place & ~8, query & ~8, head, 0), philox_key(key))
+    numbers = philox4x32((key_place & ~8, query & ~8, head, 0), words)
     number = np.choose((query >> 3 & 1) * 2 + (key_place >> 3 & 1), numbers)
-    return np.where(number >= round(p * 2**32), 1 / (1 - p), 0.0).reshape(shape)
+    return np.where(number < drop_below, 0.0, keep_scale).reshape(shape)
+
+
+def element_factor(shape: tuple[int, ...], p: float, key: Sequence[int]) -> np.ndarray:
+    """What `apply_dropout` multiplies the elements of an array of this shape by, given this p and key; float64."""
+    words, drop_below, keep_scale = read_dropout(p, key, "p", "key")
+    place = np.arange(math.prod(shape))
+    counter = place // CHUNK * THREADS + place % THREADS  # four elements of a chunk have its four numbers
+    numbers = philox4x32((counter & 0xFFFFFFFF, counter >> 32, 0, 0), words)
+    number = np.choose(place % CHUNK // THREADS, numbers)
+    return np.where(number < drop_below, 0.0, keep_scale).reshape(shape)
+
+
+# ---- random numbers --------------------------------------------------------------------------------------------------
 
 
 def philox_key(dropout_key: Sequence[int]) -> tuple[int, int]:

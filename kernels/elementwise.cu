@@ -1,5 +1,6 @@
-// Functions of each element by itself, forward and backward: GELU. One launch reads and writes what as a composition of
-// array operations is half a dozen passes. Types and chunks: elements.cuh, which comes before this text.
+// Functions of each element by itself, forward and backward: GELU and dropout. One launch reads and writes what as a
+// composition of array operations is half a dozen passes. Types and chunks: elements.cuh, random numbers: philox.cuh,
+// which come before this text.
 
 #define TANH_FORM 1  // of `form`; 0 is the exact one
 #define SQRT_TWO_OVER_PI 0.79788456f
@@ -37,6 +38,24 @@ gelu_backward(const Element* __restrict__ g, const Element* __restrict__ x, Elem
         EACH(k, PER_THREAD) {
             const i64 i = first + k * THREADS;
             if (i < count) d_x[i] = rounded(value_of(g[i]) * gelu_slope(value_of(x[i]), form));
+        }
+    }
+}
+
+// ---- dropout --------------------------------------------------------------------------------------------------------
+// y = x / (1 - p), or x 0 where x is dropped, so that NaN is not hidden: Srivastava et al. 2014, "Dropout". The gradient
+// of x is the same function of the gradient of y. Which are dropped follows from the key and an element's place alone:
+// the four elements of a chunk that are one thread's share the four random numbers of one counter.
+extern "C" __global__ void __launch_bounds__(THREADS)
+dropout(const Element* __restrict__ x, Element* __restrict__ y, i64 count, unsigned key0, unsigned key1,
+        unsigned drop_below, float keep_scale) {
+    for (i64 chunk = blockIdx.x; chunk * CHUNK < count; chunk += gridDim.x) {
+        const i64 counter = chunk * THREADS + threadIdx.x, first = chunk * CHUNK + threadIdx.x;
+        unsigned random[PER_THREAD] = {(unsigned)counter, (unsigned)(counter >> 32)};
+        philox(random, key0, key1);
+        EACH(k, PER_THREAD) {
+            const i64 i = first + k * THREADS;
+            if (i < count) y[i] = rounded(value_of(x[i]) * (random[k] < drop_below ? 0 : keep_scale));
         }
     }
 }

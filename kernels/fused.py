@@ -1,110 +1,51 @@
-"""Layer norm, cross entropy and GELU in one launch each way, where array operations take many: arrays in, arrays out.
+"""Layer norm, cross entropy, GELU and dropout in one launch each way, for many operations of arrays.
 
-What the kernels compute is in rows.cu and elementwise.cu; they read and write float32, float16 or bfloat16, and compute
-in float32. Arrays of NumPy are run by `kernels.emulator`, arrays of CuPy by `cupy.RawModule`. What is done with all
-parameters at once is in `kernels.parameters`.
+What the kernels compute is in rows.cu and elementwise.cu; how they are launched, and in which dtypes they compute, in
+`kernels.elements`. What is done with all parameters at once is in `kernels.parameters`.
 """
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from kernels.modules import kernel
-from minigrad.backend import Array, DeviceError, array_module, cuda_device, device_of, is_array, on_device_of
+from kernels.arrays import check_alike, contiguous, described, is_plain
+from kernels.dropout import read_dropout
+from kernels.elements import THREADS, WARP, check_dtype, launch, launch_elements, launch_rows
+from minigrad.backend import Array, array_module, on_device_of
 
-DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}  # as elements.cuh numbers them
-SOURCES = ("ptx.cuh", "elements.cuh", "rows.cu", "elementwise.cu", "parameters.cu")
 GELU_FORMS = {"none": 0, "tanh": 1}
-THREADS, WARP, CHUNK = 256, 32, 1024  # of elements.cuh: threads of a block, and of a warp; elements of a chunk
-LONG_ROW = 1024  # from so many elements on a row has a block, not a warp
-MOST_BLOCKS = 2**31 - 1
-PARTS, ROWS_OF_PART = 64, 64  # a sum over rows is made in so many parts at most, of so many rows at least
+PARTS, ROWS_OF_PART = 64, 64  # layer norm sums over rows in so many parts at most, of so many rows at least
 
-# ---- which arrays ----------------------------------------------------------------------------------------------------
-
-
-def are_taken(first: Array, *others: Array | None) -> bool:
-    """Whether these arrays, of which others may be None, are better given to kernels than to the array library.
-
-    They are if they lie on a GPU and are all of one dtype that the kernels compute in. On a CPU NumPy is much faster
-    than the emulator, which runs for whoever calls it.
-    """
-    if isinstance(first, np.ndarray):
-        return False
-    same = all(array is None or array.dtype == first.dtype for array in others)
-    return same and computes_in(first.dtype.name, device_of(first))
-
-
-@functools.cache
-def computes_in(dtype: str, device: str) -> bool:
-    """Whether the kernels can be run for this dtype on this device."""
-    if dtype not in DTYPES or device == "cpu" or dtype == "float32":
-        return dtype in DTYPES
-    cupy, index = cuda_device(device)
-    return int(cupy.cuda.Device(index).compute_capability) >= 80  # 16 bits are rounded by instructions of the A100
+# ---- arguments -------------------------------------------------------------------------------------------------------
 
 
 def _operand(what: str, array: Array | None, like: Array, shape: tuple[int, ...], dtype: Any = None) -> Any:
     """The array, checked and made contiguous; None for None."""
     if array is None:
         return None
-    _check(what, array, like, shape, dtype)
+    check_alike(what, array, like, shape, dtype)
     return contiguous(array)
-
-
-def _check(what: str, array: Array, like: Array, shape: tuple[int, ...], dtype: Any = None) -> None:
-    """ValueError or DeviceError for what does not fit: kernels get bare addresses, and nobody else looks."""
-    dtype = like.dtype if dtype is None else np.dtype(dtype)
-    if not is_array(array) or array.dtype != dtype or array.shape != shape:
-        found = f"{array.dtype} {array.shape}" if is_array(array) else type(array).__name__
-        raise ValueError(f"{what} must be an array of {dtype} {shape}, got {found}")
-    if device_of(array) != device_of(like):
-        raise DeviceError(f"{what} is on {device_of(array)}, other arrays of the call are on {device_of(like)}")
-
-
-def contiguous(array: Array) -> Array:
-    """The array, or a copy whose elements lie side by side; without axes it stays without."""
-    return array if array.flags.c_contiguous else array_module(array).ascontiguousarray(array)
 
 
 def _rows(name: str, x: Array) -> tuple[int, int]:
     """The shape of an array of rows. ValueError or TypeError for another."""
-    if not is_array(x) or x.ndim != 2:
-        raise ValueError(f"{name}: rows must be an array (M, n), got {x.shape if is_array(x) else type(x).__name__}")
-    _check_dtype(name, x)
+    if not is_plain(x) or x.ndim != 2:
+        raise ValueError(f"{name}: rows must be an array (M, n), got {x.shape if is_plain(x) else described(x)}")
+    check_dtype(name, x)
     return x.shape
 
 
-def _check_dtype(name: str, x: Array) -> None:
-    if x.dtype.name not in DTYPES:
-        raise TypeError(f"{name}: the kernels compute in {', '.join(DTYPES)}, got {x.dtype}")
-
-
-# ---- launches --------------------------------------------------------------------------------------------------------
-
-
-def launch(name: str, like: Array, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
-    """Run a kernel, built for the dtype of `like`, where that array is."""
-    options = (f"-DDTYPE={DTYPES[like.dtype.name]}",)
-    found = kernel(array_module(like), device_of(like), SOURCES, options, name)
-    with on_device_of(like):
-        found(grid, block, arguments)
-
-
-def _launch_rows(name: str, x: Array, *arguments: Any) -> None:
-    """A warp for each row, or a block for each long one."""
-    rows, columns = x.shape
-    threads = WARP if columns < LONG_ROW else THREADS
-    at_once = min(THREADS // threads, rows)  # rows of a block
-    grid = min(-(-rows // at_once), MOST_BLOCKS)
-    launch(name, x, (grid,), (threads, at_once), *arguments)
-
-
-def _launch_elements(name: str, x: Array, *arguments: Any) -> None:
-    launch(name, x, (min(-(-x.size // CHUNK), MOST_BLOCKS),), (THREADS,), *arguments)
+def _form_of_gelu(x: Array, approximate: str) -> np.int32:
+    """The number of a form. ValueError or TypeError for another, and for what is no array of numbers."""
+    if not is_plain(x):
+        raise ValueError(f"gelu: x must be an array, got {described(x)}")
+    check_dtype("gelu", x)
+    if approximate not in GELU_FORMS:
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    return np.int32(GELU_FORMS[approximate])
 
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
@@ -126,7 +67,7 @@ def layer_norm_forward(x: Array, weight: Array | None, bias: Array | None, *, ep
         mean, inverse = library.empty(rows, np.float32), library.empty(rows, np.float32)
         if x.size:
             sizes = np.int64(rows), np.int64(columns), np.float32(eps)
-            _launch_rows("layer_norm_forward", x, x, weight, bias, y, mean, inverse, *sizes)
+            launch_rows("layer_norm_forward", x, x, weight, bias, y, mean, inverse, *sizes)
     return y, mean, inverse
 
 
@@ -152,7 +93,7 @@ def layer_norm_backward(
         d_bias = made(columns, x.dtype) if has_bias else None
         sizes = np.int64(rows), np.int64(columns)
         if x.size:
-            _launch_rows("layer_norm_backward", x, g, x, weight, mean, inverse, d_x, *sizes)
+            launch_rows("layer_norm_backward", x, g, x, weight, mean, inverse, d_x, *sizes)
             if weight is not None or has_bias:
                 _launch_sums(g, x, mean, inverse, d_weight, d_bias)
     return d_x, d_weight, d_bias
@@ -193,7 +134,7 @@ def cross_entropy_forward(
         peak, total = library.empty_like(losses), library.empty_like(losses)
         if logits.size:
             options = np.int64(rows), np.int64(classes), np.int64(ignored), np.float32(label_smoothing)
-            _launch_rows("cross_entropy_forward", logits, logits, target, losses, peak, total, *options)
+            launch_rows("cross_entropy_forward", logits, logits, target, losses, peak, total, *options)
     return losses, peak, total
 
 
@@ -202,7 +143,8 @@ def cross_entropy_backward(
 ) -> Array:
     """The gradient of logits, g (softmax(logits) - q), given that of the losses: g (M,), float32, of any stride.
 
-    peak, total: what `cross_entropy_forward` returned; the other arguments are those that it was given.
+    peak, total: what `cross_entropy_forward` returned, which it made for rows that count only; the others' are not
+    looked at. The other arguments are those that it was given.
     """
     rows, classes = _rows("cross_entropy", logits)
     with on_device_of(logits):
@@ -211,13 +153,13 @@ def cross_entropy_backward(
         target = _operand("cross_entropy: target", target, logits, (rows,), np.int64)
         peak = _operand("cross_entropy: peak", peak, logits, (rows,), np.float32)
         total = _operand("cross_entropy: total", total, logits, (rows,), np.float32)
-        _check("cross_entropy: the gradient", g, logits, (rows,), np.float32)
+        check_alike("cross_entropy: the gradient", g, logits, (rows,), np.float32)
         step = g.strides[0] // g.itemsize  # 0 below a mean or a sum, which give all rows one gradient
         d_logits = library.empty_like(logits)
         if logits.size:
             options = np.int64(rows), np.int64(classes), np.int64(ignored), np.float32(label_smoothing)
             arrays = g, np.int64(step), logits, target, peak, total, d_logits
-            _launch_rows("cross_entropy_backward", logits, *arrays, *options)
+            launch_rows("cross_entropy_backward", logits, *arrays, *options)
     return d_logits
 
 
@@ -226,22 +168,45 @@ def cross_entropy_backward(
 
 def gelu_forward(x: Array, *, approximate: str) -> Array:
     """x Φ(x) of each element, with Φ as "none" (exact) or "tanh": Hendrycks & Gimpel 2016, section 2."""
-    _check_dtype("gelu", x)
+    form = _form_of_gelu(x, approximate)
     with on_device_of(x):
         x = contiguous(x)
         y = array_module(x).empty_like(x)
         if x.size:
-            _launch_elements("gelu_forward", x, x, y, np.int64(x.size), np.int32(GELU_FORMS[approximate]))
+            launch_elements("gelu_forward", x, x, y, np.int64(x.size), form)
     return y
 
 
 def gelu_backward(g: Array, x: Array, *, approximate: str) -> Array:
     """g (Φ + x Φ'), the gradient of x given that of the value, of x's shape."""
-    _check_dtype("gelu", x)
+    form = _form_of_gelu(x, approximate)
     with on_device_of(x):
         x = contiguous(x)
         g = _operand("gelu: the gradient", g, x, x.shape)
         d_x = array_module(x).empty_like(x)
         if x.size:
-            _launch_elements("gelu_backward", x, g, x, d_x, np.int64(x.size), np.int32(GELU_FORMS[approximate]))
+            launch_elements("gelu_backward", x, g, x, d_x, np.int64(x.size), form)
     return d_x
+
+
+# ---- dropout ---------------------------------------------------------------------------------------------------------
+
+
+def apply_dropout(x: Array, p: float, key: Sequence[int]) -> Array:
+    """x 0 where an element is dropped, with probability p, and x / (1 - p) elsewhere: Srivastava et al. 2014.
+
+    Which are dropped follows from key = (seed, step, call), integers below 2**64, and from the elements' places in x,
+    whatever its strides and dtype. So the gradient of x is the same function of that of the value, and nothing is kept.
+    Raises ValueError and TypeError for arguments that do not fit.
+    """
+    if not is_plain(x):
+        raise ValueError(f"dropout: x must be an array, got {described(x)}")
+    check_dtype("dropout", x)
+    words, drop_below, keep_scale = read_dropout(p, key, "dropout: p", "key")
+    with on_device_of(x):
+        x = contiguous(x)
+        y = array_module(x).empty_like(x)
+        if x.size:
+            numbers = *map(np.uint32, words), np.uint32(drop_below), np.float32(keep_scale)
+            launch_elements("dropout", x, x, y, np.int64(x.size), *numbers)
+    return y

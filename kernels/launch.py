@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from kernels.call import FLOAT_BIAS, Call, Options, check_like_query, empty_like, is_aligned, with_contiguous_rows
+from kernels.arrays import check_alike, contiguous
+from kernels.call import FLOAT_BIAS, Call, Options, as_float32, empty_like, is_aligned, with_contiguous_rows
+from kernels.devices import computes, shared_memory_limit
 from kernels.modules import kernel
-from kernels.tiles import HEAD_DIMS, Tiles, choose_tiles
-from minigrad.backend import Array, cuda_device, on_device_of
+from kernels.tiles import HEAD_DIMS, ON_TENSOR_CORES, Tiles, choose_tiles
+from minigrad.backend import Array, on_device_of
 
-DTYPES = ("float32", "float16", "bfloat16")
-_SOURCES_16 = ("attention.cuh", "ptx.cuh", "attention_warps.cuh", "attention_16.cu")
+_SOURCES_16 = ("philox.cuh", "attention.cuh", "ptx.cuh", "attention_warps.cuh", "attention_16.cu")
 SOURCES = {
-    "float32": ("attention.cuh", "attention_f32.cu"),
-    "tf32": ("attention.cuh", "ptx.cuh", "attention_warps.cuh", "attention_tf32.cu"),  # float32 on tensor cores
+    "float32": ("philox.cuh", "attention.cuh", "attention_f32.cu"),
+    ON_TENSOR_CORES: ("philox.cuh", "attention.cuh", "ptx.cuh", "attention_warps.cuh", "attention_tf32.cu"),
     "float16": _SOURCES_16,
     "bfloat16": _SOURCES_16,
 }
-EMULATED_SHARED_MEMORY = 227 << 10  # bytes, as of an H100 or H200
 
 # ---- the two doors ---------------------------------------------------------------------------------------------------
 
@@ -60,23 +60,34 @@ def attention_forward(
         dropout_p: the probability that a weight is dropped; the others are multiplied by 1 / (1 - p).
         dropout_key: (seed, step, call), integers below 2**64, from which the dropped weights follow: pass the same to
             `attention_backward`.
-        tensor_cores: for float32: a product is made of three of tensor cores (TF32), as exact but for infinite inputs,
-            of which comes NaN. 16 bits are multiplied there in any case. Needs compute capability 8.0, as these do.
+        tensor_cores: for float32: a product is made of three of tensor cores (TF32), as exact but for infinite inputs
+            and those within 2⁻¹² of float32's largest number, of which comes NaN. 16 bits are multiplied there in any
+            case. Needs compute capability 8.0, as these do.
+
+    Weights of 16 bits are off by up to 2⁻²³ of the largest score, relatively, unless the bias is floating: that is
+    below float16's own rounding for scores up to 4,000, bfloat16's up to 30,000; from 10⁸ on they may overflow.
 
     Returns the output, like the query in shape, dtype and order in memory, and the logarithm of each row's sum of
     exponentials (B, H, N_q), float32. A query to which nothing is visible gets 0 and -inf.
     Raises TypeError for dtypes, ValueError for shapes and numbers that do not fit, DeviceError for arrays apart.
     """
-    options = Options(bias, is_causal, causal_offset, key_lengths, scale, dropout_p, dropout_key, tensor_cores)
-    call = _checked(query, key, value, options)
-    output, lse = empty_like(query), call.library.empty(query.shape[:3], np.float32)
-    if key.shape[2] == 0:
-        output[...], lse[...] = 0, -math.inf
-    elif output.size > 0:
-        call.set_strides(o=output)
-        kernels = _Kernels(call, backward=False)
-        blocks = math.prod(query.shape[:2]) * _ceil(query.shape[2], kernels.tiles.own)
-        kernels.launch("attention_forward", blocks, *_inputs(call), output, lse, call.bias, call.key_lengths)
+    options = Options(
+        bias=bias,
+        is_causal=is_causal,
+        causal_offset=causal_offset,
+        key_lengths=key_lengths,
+        scale=scale,
+        dropout_p=dropout_p,
+        dropout_key=dropout_key,
+        tensor_cores=tensor_cores,
+    )
+    with on_device_of(query):
+        call = Call(query, key, value, options)
+        output, lse = empty_like(query), call.library.empty(query.shape[:3], np.float32)
+        if key.shape[2] == 0:
+            output[...], lse[...] = 0, -math.inf
+        elif output.size > 0:
+            _forward(call, output, lse)
     return output, lse
 
 
@@ -113,26 +124,43 @@ def attention_backward(
     Returns (d_query, d_key, d_value, d_bias) in their inputs' shapes and dtypes; d_bias is None unless wanted, and for
     a bias that is boolean or None. Raises as `attention_forward` does.
     """
-    options = Options(bias, is_causal, causal_offset, key_lengths, scale, dropout_p, dropout_key, tensor_cores)
-    call = _checked(query, key, value, options)
-    check_like_query("grad_output", grad_output, query)
-    check_like_query("output", output, query)
-    if lse.shape != query.shape[:3] or lse.dtype != np.float32:
-        raise ValueError(f"attention: lse must be float32 of shape {query.shape[:3]}, got {lse.dtype} {lse.shape}")
-    d_query, d_key, d_value = empty_like(query), empty_like(key), empty_like(value)
-    d_bias = None
-    if bias is not None and bias_gradient and call.bias_kind == FLOAT_BIAS:
-        d_bias = call.library.zeros(bias.shape, np.float32)
-    if query.size == 0 or key.size == 0:
-        d_query[...], d_key[...], d_value[...] = 0, 0, 0
-    else:
-        _backward(call, call.readable(grad_output), output, lse, d_query, d_key, d_value, d_bias)
-    if bias is not None and d_bias is not None:
-        d_bias = d_bias.astype(bias.dtype, copy=False)
+    options = Options(
+        bias=bias,
+        is_causal=is_causal,
+        causal_offset=causal_offset,
+        key_lengths=key_lengths,
+        scale=scale,
+        dropout_p=dropout_p,
+        dropout_key=dropout_key,
+        tensor_cores=tensor_cores,
+    )
+    with on_device_of(query):
+        call = Call(query, key, value, options)
+        check_alike("attention: grad_output", grad_output, query, query.shape)
+        check_alike("attention: output", output, query, query.shape)
+        check_alike("attention: lse", lse, query, query.shape[:3], np.float32)
+        d_query, d_key, d_value = empty_like(query), empty_like(key), empty_like(value)
+        d_bias = None
+        if bias is not None and bias_gradient and call.bias_kind == FLOAT_BIAS:
+            d_bias = call.library.zeros(bias.shape, np.float32)
+        if query.size == 0 or key.size == 0:
+            d_query[...], d_key[...], d_value[...] = 0, 0, 0
+        else:
+            _backward(call, call.readable(grad_output), output, lse, d_query, d_key, d_value, d_bias)
+        if bias is not None and d_bias is not None:
+            d_bias = d_bias.astype(bias.dtype, copy=False)
     return d_query, d_key, d_value, d_bias
 
 
-# ---- launches --------------------------------------------------------------------------------------------------------
+# ---- launches: on the current GPU, which is the query's --------------------------------------------------------------
+
+
+def _forward(call: Call, output: Array, lse: Array) -> None:
+    call.set_strides(o=output)
+    kernels = _Kernels(call, backward=False)
+    batches, heads, queries, _ = call.scores_shape
+    blocks = batches * heads * _ceil(queries, kernels.tiles.own)
+    kernels.launch("attention_forward", blocks, *_inputs(call), output, lse, call.bias, call.key_lengths)
 
 
 def _backward(
@@ -145,7 +173,7 @@ def _backward(
     d_value: Array,
     d_bias: Array | None,
 ) -> None:
-    output, lse = with_contiguous_rows(output), call.library.ascontiguousarray(lse)
+    output, lse = with_contiguous_rows(output), contiguous(lse)
     call.set_strides(o=output, d_o=d_o, d_q=d_query, d_k=d_key, d_v=d_value)
     delta = call.library.empty_like(lse)  # (B, H, N_q)
     share = call.library.empty_like(lse)  # found by attention_dq where P needs it: in float32, and with a float bias
@@ -166,7 +194,7 @@ def _backward(
 
 def _bias_gradient(call: Call, d_o: Array, lse: Array, delta: Array, share: Array, d_bias: Array) -> None:
     if call.tensor_cores:  # there is one kernel, for CUDA cores: it is seldom wanted
-        call, d_o = call.on_cuda_cores(), d_o.astype(np.float32, copy=False)
+        call, d_o = call.on_cuda_cores(), as_float32(d_o)
         call.set_strides(d_o=d_o)
     call.set_bias_strides("d_bias", d_bias)
     kernels = _Kernels(call, d_o, backward=True)
@@ -196,42 +224,25 @@ class _Kernels:
         if blocks >= 2**31:
             raise ValueError(f"attention: {blocks} blocks of work, a GPU takes fewer than 2**31 in one launch")
         shared = self.tiles.shared if has_tiles else 0
-        with on_device_of(self._call.query):
-            found = kernel(self._call.library, self._call.device, self._sources, self._options, name, shared)
-            found((blocks,), (self.tiles.threads,), (*arguments, self._call.attention), shared_mem=shared)
+        found = kernel(self._call.library, self._call.device, self._sources, self._options, name, shared)
+        found((blocks,), (self.tiles.threads,), (*arguments, self._call.attention), shared_mem=shared)
 
 
 @functools.cache
-def has_kernels(dtype: str, width: int, device: str) -> bool:
-    """Whether attention of this dtype and head dimension can be run on this device, forward and backward."""
-    if dtype not in DTYPES or not 1 <= width <= HEAD_DIMS[-1]:
+def has_kernels(kind: str, width: int, device: str) -> bool:
+    """Whether attention of this kind and head dimension can be run on this device, forward and backward.
+
+    kind: the arrays' dtype, or `kernels.tiles.ON_TENSOR_CORES`.
+    """
+    if kind not in SOURCES or not 1 <= width <= HEAD_DIMS[-1] or not computes(kind, device):
         return False
-    if device != "cpu" and SOURCES[dtype] is _SOURCES_16:
-        cupy, index = cuda_device(device)
-        if int(cupy.cuda.Device(index).compute_capability) < 80:  # its instructions came with the A100
-            return False
     limit = shared_memory_limit(device)
     try:
         for backward in (False, True):
-            choose_tiles(dtype, width, backward=backward, plain=False, shared_limit=limit)
+            choose_tiles(kind, width, backward=backward, plain=False, shared_limit=limit)
     except ValueError:
         return False
     return True
-
-
-def shared_memory_limit(device: str) -> int:
-    """Bytes of shared memory that one block may have on `device`."""
-    if device == "cpu":
-        return EMULATED_SHARED_MEMORY
-    cupy, index = cuda_device(device)
-    return cupy.cuda.Device(index).attributes["MaxSharedMemoryPerBlockOptin"]
-
-
-def _checked(query: Array, key: Array, value: Array, options: Options) -> Call:
-    call = Call(query, key, value, options)
-    if str(query.dtype) not in DTYPES:
-        raise TypeError(f"attention kernels compute in {', '.join(DTYPES)}, got {query.dtype}")
-    return call
 
 
 def _inputs(call: Call) -> tuple[Array, Array, Array]:

@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) adam(const Parameter* para
         float value = step.keep * value_of(p.values[i]);
         const float g = value_of(p.gradient[i]) + step.l2 * value;
         const float m = step.beta1 * value_of(p.mean[i]) + step.share1 * g;
-        const float v = step.beta2 * value_of(p.mean_square[i]) + step.share2 * (g * g);
+        const float v = step.beta2 * value_of(p.mean_square[i]) + step.share2 * g * g;
         value -= step.rate * (m / (sqrtf(v) + step.eps));
         p.values[i] = rounded(value);
         p.mean[i] = rounded(m);

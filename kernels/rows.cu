@@ -7,7 +7,7 @@
 #define MINUS_INFINITY __uint_as_float(0xff800000u)
 
 // The rows that this thread works on, and the elements of them that are its own.
-#define EACH_ROW(row, rows)                                                                  \
+#define EACH_ROW_OF_BLOCK(row, rows)                                                         \
     for (i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y; row < (rows); row += (i64)gridDim.x * blockDim.y)
 #define EACH_COLUMN(j, columns) for (i64 j = threadIdx.x; j < (columns); j += blockDim.x)
 
@@ -18,7 +18,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS)
 layer_norm_forward(const Element* x, const Element* w, const Element* b, Element* y, float* means, float* inverses,
                    i64 rows, i64 columns, float eps) {
-    EACH_ROW(row, rows) {
+    EACH_ROW_OF_BLOCK(row, rows) {
         const Element* x_row = x + row * columns;
         Element* y_row = y + row * columns;
         float sum = 0, squares = 0;
@@ -41,7 +41,7 @@ layer_norm_forward(const Element* x, const Element* w, const Element* b, Element
 extern "C" __global__ void __launch_bounds__(THREADS)
 layer_norm_backward(const Element* g, const Element* x, const Element* w, const float* means, const float* inverses,
                     Element* d_x, i64 rows, i64 columns) {
-    EACH_ROW(row, rows) {
+    EACH_ROW_OF_BLOCK(row, rows) {
         const i64 start = row * columns;
         const float mean = means[row], inverse = inverses[row];
         float sum = 0, products = 0;
@@ -110,7 +110,7 @@ INLINE bool counts(i64 target, i64 ignored, i64 classes) {
 extern "C" __global__ void __launch_bounds__(THREADS)
 cross_entropy_forward(const Element* x, const i64* targets, float* losses, float* peaks, float* totals, i64 rows,
                       i64 classes, i64 ignored, float smoothing) {
-    EACH_ROW(row, rows) {
+    EACH_ROW_OF_BLOCK(row, rows) {
         const i64 target = targets[row];
         if (!counts(target, ignored, classes)) {
             if (threadIdx.x == 0) losses[row] = 0;
@@ -139,7 +139,7 @@ cross_entropy_forward(const Element* x, const i64* targets, float* losses, float
 extern "C" __global__ void __launch_bounds__(THREADS)
 cross_entropy_backward(const float* g, i64 g_step, const Element* x, const i64* targets, const float* peaks,
                        const float* totals, Element* d_x, i64 rows, i64 classes, i64 ignored, float smoothing) {
-    EACH_ROW(row, rows) {
+    EACH_ROW_OF_BLOCK(row, rows) {
         const i64 target = targets[row], start = row * classes;
         const bool counted = counts(target, ignored, classes);
         const float gradient = counted ? g[row * g_step] : 0;

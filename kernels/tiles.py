@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+ON_TENSOR_CORES = "float32 on tensor cores"  # beside the arrays' dtypes another kind of kernels: attention_tf32.cu
 HEAD_DIMS = (16, 32, 64, 128, 256)  # what kernels are built for; d is filled up with zeros to the next of them
 
 
@@ -29,7 +30,7 @@ class Tiles:
 def choose_tiles(kind: str, width: int, *, backward: bool, plain: bool, shared_limit: int) -> Tiles:
     """The largest tiles for arrays of head dimension `width` that fit into `shared_limit` bytes.
 
-    kind: the arrays' dtype, or "tf32" for float32 on tensor cores.
+    kind: the arrays' dtype, or ON_TENSOR_CORES.
     plain: whether the call has neither bias nor dropout.
 
     Raises ValueError if no tiles fit.
@@ -135,11 +136,11 @@ _FORWARD: dict[tuple[str, int], list[Tiles]] = {
     ("float32", 64): [_f32_forward(64, 64, 64)],
     ("float32", 128): [_f32_forward(128, 64, 32)],
     ("float32", 256): [_f32_forward(256, 64, 32, min_blocks=1), _f32_forward(256, 16, 16, (8, 8))],
-    ("tf32", 16): [_tf32(16, 4, 2, 32)],
-    ("tf32", 32): [_tf32(32, 4, 2, 32)],
-    ("tf32", 64): [_tf32(64, 4, 2, 32)],
-    ("tf32", 128): [_tf32(128, 8, 1, 32), _tf32(128, 8, 1, 16)],
-    ("tf32", 256): [_tf32(256, 4, 1, 16), _tf32(256, 2, 1, 16)],
+    (ON_TENSOR_CORES, 16): [_tf32(16, 4, 2, 32)],
+    (ON_TENSOR_CORES, 32): [_tf32(32, 4, 2, 32)],
+    (ON_TENSOR_CORES, 64): [_tf32(64, 4, 2, 32)],
+    (ON_TENSOR_CORES, 128): [_tf32(128, 8, 1, 32), _tf32(128, 8, 1, 16)],
+    (ON_TENSOR_CORES, 256): [_tf32(256, 4, 1, 16), _tf32(256, 2, 1, 16)],
     ("16 bits", 16): [_16(16, 4, 2, 64, plain=True), _16(16, 8, 1, 64)],
     ("16 bits", 32): [_16(32, 4, 2, 64, plain=True), _16(32, 8, 1, 64)],
     ("16 bits", 64): [_16(64, 4, 2, 64, plain=True), _16(64, 8, 1, 64)],
@@ -152,11 +153,11 @@ _BACKWARD: dict[tuple[str, int], list[Tiles]] = {
     ("float32", 64): [_f32_backward(64, 64, 64, min_blocks=2)],
     ("float32", 128): [_f32_backward(128, 64, 32), _f32_backward(128, 32, 32)],
     ("float32", 256): [_f32_backward(256, 32, 32), _f32_backward(256, 16, 16, (8, 8))],
-    ("tf32", 16): [_tf32(16, 4, 1, 32, backward=True)],
-    ("tf32", 32): [_tf32(32, 4, 1, 32, backward=True)],
-    ("tf32", 64): [_tf32(64, 4, 1, 32, backward=True)],
-    ("tf32", 128): [_tf32(128, 4, 1, 16, backward=True), _tf32(128, 2, 1, 16, backward=True)],
-    ("tf32", 256): [_tf32(256, warps, 1, 16, backward=True, parts=2) for warps in (4, 2, 1)],
+    (ON_TENSOR_CORES, 16): [_tf32(16, 4, 1, 32, backward=True)],
+    (ON_TENSOR_CORES, 32): [_tf32(32, 4, 1, 32, backward=True)],
+    (ON_TENSOR_CORES, 64): [_tf32(64, 4, 1, 32, backward=True)],
+    (ON_TENSOR_CORES, 128): [_tf32(128, 4, 1, 16, backward=True), _tf32(128, 2, 1, 16, backward=True)],
+    (ON_TENSOR_CORES, 256): [_tf32(256, warps, 1, 16, backward=True, parts=2) for warps in (4, 2, 1)],
     ("16 bits", 16): [_16(16, 4, 1, 64, backward=True)],
     ("16 bits", 32): [_16(32, 4, 1, 64, backward=True, plain=True), _16(32, 4, 1, 32, backward=True)],
     ("16 bits", 64): [_16(64, 8, 1, 64, backward=True)],

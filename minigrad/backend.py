@@ -61,6 +61,14 @@ def _is_cupy(value: object) -> bool:
     return cupy is not None and isinstance(value, cupy.ndarray)
 
 
+def numbers_of(*arrays: Array) -> list[Any]:
+    """What arrays without axes hold, as Python's numbers; of a GPU, the current one, it waits for them all at once."""
+    library = array_module(*arrays)
+    if library is np:
+        return [array.item() for array in arrays]
+    return library.stack([library.asarray(array) for array in arrays]).tolist()
+
+
 def refuse_places_outside(x: Any, key: Any) -> None:
     """IndexError for an index beyond an axis of x in an array of indices: CuPy goes round silently, NumPy refuses."""
     if array_module(x) is np:
@@ -69,13 +77,17 @@ def refuse_places_outside(x: Any, key: Any) -> None:
     parts = key if isinstance(key, tuple) else (key,)
     taken = [0 if part is None or part is Ellipsis else _axes_of(part) for part in parts]
     axis = 0
+    axes, ends = [], []
     for part, count in zip(parts, taken, strict=True):
         if is_array(part) and part.dtype.kind in "iu" and part.size and axis < len(shape):
-            least, most, length = int(part.min()), int(part.max()), shape[axis]
-            if not -length <= least <= most < length:
-                wrong = least if least < -length else most
-                raise IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
+            axes.append(axis)
+            ends += [part.min(), part.max()]
         axis += len(shape) - sum(taken) if part is Ellipsis else count
+    numbers = numbers_of(*ends)
+    for axis, least, most in zip(axes, numbers[::2], numbers[1::2], strict=True):
+        if not -shape[axis] <= least <= most < shape[axis]:
+            wrong = least if least < -shape[axis] else most
+            raise IndexError(f"index {wrong} is out of bounds for axis {axis} with size {shape[axis]}")
 
 
 def _axes_of(part: Any) -> int:

@@ -99,7 +99,8 @@ def repeated_heads(x: Any, heads: int) -> Any:
 def dropout_mask(x: Any, shape: tuple[int, ...], p: float) -> Any:
     """0 with probability p, else 1 / (1 - p): of this shape, in x's dtype and on x's device, a Tensor if x is one.
 
-    As a Tensor it is not copied by the operation that multiplies by it: nobody else has this array.
+    As a Tensor it is not copied by the operation that multiplies by it: nobody else has this array. It is drawn on the
+    CPU, for a GPU too: where that takes time, kernels draw masks of their own (`kernels.dropout`).
     """
     kept = (next_generator().random(shape, np.float32) >= p).astype(x.dtype)
     kept *= 1.0 / (1.0 - p) if p < 1 else 0.0

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from kernels.elements import are_taken
 from kernels.fused import (
     GELU_FORMS,
-    are_taken,
+    apply_dropout,
     gelu_backward,
     gelu_forward,
     layer_norm_backward,
@@ -22,10 +23,11 @@ from kernels.fused import (
 )
 from minigrad import log_softmax, op, ops, softmax
 from minigrad.autocast import in_float32
-from minigrad.backend import array_module
+from minigrad.backend import array_module, numbers_of
 from minigrad.bfloat import takes_bfloat16
 from minigrad.ops import elu, leaky_relu, one_hot, relu, silu, softplus
 from minigrad.ops.elementwise import narrowed, widened
+from minigrad.random import next_key
 from minigrad.scalars import number
 from nn.common import (
     array_of,
@@ -308,14 +310,24 @@ def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
 def dropout(x: Any, p: float = 0.5, training: bool = True) -> Any:
     """In training, each element is 0 with probability p, else x / (1 - p); otherwise x itself.
 
-    Srivastava et al. 2014, "Dropout". What is dropped comes from this thread's random stream: see `mg.manual_seed`.
-    Raises ValueError for p outside 0 ... 1, TypeError for x that is not floating.
+    Srivastava et al. 2014, "Dropout". What is dropped comes from this thread's random stream: see `mg.manual_seed`. On
+    a GPU a kernel draws it, and other elements are dropped than on a CPU, unless x is float64. Raises ValueError for p
+    outside 0 ... 1, TypeError for x that is not floating.
     """
     p = probability("dropout: p", p)
     if not training or p == 0:
         return x
     check_floating("dropout: x", x.dtype)
+    if are_taken(array_of(x)):
+        return kernel_dropout(x, p=p, key=next_key())
     return ops.multiply(x, dropout_mask(x, x.shape, p))
+
+
+@takes_bfloat16
+@op(linear=True)
+def kernel_dropout(x: Any, *, p: float, key: tuple[int, int, int]) -> Any:
+    """The same by a kernel, for arrays on a GPU: what is dropped follows from the key, so no mask has to be kept."""
+    return apply_dropout(x, p, key), lambda g: kernel_dropout(g, p=p, key=key)
 
 
 # ---- embedding -------------------------------------------------------------------------------------------------------
@@ -337,9 +349,11 @@ def embedding(ids: Any, weight: Any, padding_idx: int | None = None) -> Any:
         raise ValueError(f"embedding: padding_idx {padding_idx} is out of range for a weight of {count} rows")
     ids = as_integers("embedding: ids", ids, weight)
     data = array_of(ids)
-    if data.size and not 0 <= data.min() <= data.max() < count:
-        wrong = data.min() if data.min() < 0 else data.max()
-        raise IndexError(f"embedding: id {wrong} is out of range for a weight of {count} rows (0 to {count - 1})")
+    if data.size:
+        least, most = numbers_of(data.min(), data.max())
+        if not 0 <= least <= most < count:
+            wrong = least if least < 0 else most
+            raise IndexError(f"embedding: id {wrong} is out of range for a weight of {count} rows (0 to {count - 1})")
     return take_rows(weight, ids, padding=None if padding_idx is None else padding_idx % count)
 
 

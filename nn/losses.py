@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from kernels.fused import are_taken, cross_entropy_backward, cross_entropy_forward
+from kernels.elements import are_taken
+from kernels.fused import cross_entropy_backward, cross_entropy_forward
 from minigrad import op, ops
 from minigrad.autocast import in_float32
-from minigrad.backend import array_module
+from minigrad.backend import array_module, numbers_of
 from minigrad.bfloat import takes_bfloat16
 from minigrad.dtypes import is_floating
 from minigrad.grad_mode import is_grad_enabled
@@ -355,12 +356,13 @@ def _rows_and_ids(
     data = array_of(target)
     ignored = data == ignore_index
     wrong = ~ignored & ((data < 0) | (data >= classes))
-    if wrong.any():
+    wrong_ones, ignored_ones = numbers_of(wrong.sum(), ignored.sum())
+    if wrong_ones:
         raise IndexError(
             f"{name}: target {data[wrong][0]} is out of range for {classes} classes (0 to {classes - 1}; "
             f"ignore_index is {ignore_index})"
         )
-    return rows, ops.reshape(target, (-1,)), shape, data.size - int(ignored.sum())
+    return rows, ops.reshape(target, (-1,)), shape, data.size - ignored_ones
 
 
 def _class_weight(name: str, weight: Any, rows: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minigrad import DeviceError, Tensor, ops
-from minigrad.backend import array_module, device_of
+from minigrad.backend import array_module, device_of, numbers_of
 from minigrad.dtypes import is_floating
 from nn.common import array_of, on_its_device
 
@@ -109,10 +109,10 @@ def _check_lengths(lengths: Any, shape: tuple[int, ...]) -> None:
         batch = f"({shape[0]},)" if len(shape) > 2 else "(B,), for queries with a batch axis"
         raise ValueError(f"attention: key_lengths must have the shape {batch}, got {lengths.shape}")
     data = array_of(lengths)
-    if data.size and not 0 <= data.min() <= data.max() <= shape[-1]:
-        raise ValueError(
-            f"attention: key_lengths must be from 0 to {shape[-1]} (the keys), got {data.min()} to {data.max()}"
-        )
+    if data.size:
+        least, most = numbers_of(data.min(), data.max())
+        if not 0 <= least <= most <= shape[-1]:
+            raise ValueError(f"attention: key_lengths must be from 0 to {shape[-1]} (the keys), got {least} to {most}")
 
 
 def _check_device(name: str, mask: Any, query: Any) -> None:

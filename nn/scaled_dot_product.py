@@ -138,7 +138,10 @@ def _scale(scale: Any, query: Any) -> float:
 def _read(
     query: Any, key: Any, value: Any, leading: tuple[int, ...], dtype: np.dtype, dropout_p: float, **masks: Any
 ) -> tuple[Any, ...]:
-    """What was given and checked as the rooms take it: their six inputs, in `dtype` but at least float32."""
+    """What was given and checked as the rooms take it: their six inputs, in `dtype` but at least float32.
+
+    What they drop is drawn on the CPU, also for a GPU; the kernel room, which is taken there, draws for itself.
+    """
     wide = np.promote_types(dtype, np.float32)
     query, key, value = [as_dtype(_expanded(x, leading), wide) for x in (query, key, value)]
     shape = (*leading, query.shape[-2], key.shape[-2])  # of the scores

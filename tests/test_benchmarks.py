@@ -3,18 +3,21 @@
 import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks import attention, report
-from benchmarks.attention import Case, Timing
+from benchmarks import attention, compiling, gpu, report
+from benchmarks.attention import CUPY, DIRECTIONS, Case, Cases, Timing
 from benchmarks.attention_reference import attention_by_rows
-from benchmarks.measuring import Deadline
-from benchmarks.report import Report, Row
+from benchmarks.measuring import Deadline, Gpu
+from benchmarks.report import CannotBeTried, Report, Row
+from benchmarks.rivals import SCORES_OF_PLAIN, plain_attention
 from minigrad.backend import cuda_available
+from tests.cupy_standin import installed
 from tests.kernels.emulator.compiled import needs_compiler
 from tests.kernels.reference import Attention
 
@@ -29,6 +32,27 @@ def run(program, *arguments):
 def rows_of(text):
     """The lines of the table: (verdict, the rest)."""
     return re.findall(r"^(pass|fail|skipped) +(.*)", text, re.MULTILINE)
+
+
+class Plan:
+    """In place of a report: the names of rows, by what is to be done for them, which is not."""
+
+    def __init__(self):
+        self.rows = []
+
+    def section(self, title, columns):
+        pass
+
+    def add(self, name, work, *arguments):
+        is_timed = getattr(work, "__func__", None) is Timing.rows
+        self.rows += [f"{name} {part}" for part in DIRECTIONS] if is_timed else [name]
+
+
+def planned_rows():
+    """What a dry run tries, in order."""
+    plan = Plan()
+    gpu.run(np, gpu.DRY, plan, None)
+    return plan.rows
 
 
 def test_bookkeeping():
@@ -46,10 +70,14 @@ def test_a_dry_run_goes_through_everything(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     table = (tmp_path / "gpu.txt").read_text()
     assert table == result.stdout
-    rows = rows_of(table)
-    assert len(rows) == 65 and {verdict for verdict, _ in rows} == {"pass"}
+    rows, names = rows_of(table), planned_rows()
+    assert {verdict for verdict, _ in rows} == {"pass"}
+    assert all(words.startswith(name) for (_, words), name in zip(rows, names, strict=True))
+    assert re.search(
+        r"^Kernels were compiled in \d+ s, by \d+ threads\.$", table, re.MULTILINE
+    )  # and no program failed
     speeds = [words.split() for _, words in rows if "forward" in words or "backward" in words]
-    assert len(speeds) == 24
+    assert len(speeds) == sum(name.endswith(DIRECTIONS) for name in names) > 0
     for words in speeds:
         place = words.index("forward") if "forward" in words else words.index("backward")
         error, ms, ours, flash, efficient, cudnn, math, cupy = words[place + 1 : place + 9]
@@ -65,7 +93,8 @@ def test_when_no_time_is_left_rows_are_skipped(tmp_path):
     result = run("gpu.py", "--dry-run", "--seconds", "0", "--out", str(tmp_path))
     rows = rows_of(result.stdout)
     assert {verdict for verdict, _ in rows} == {"skipped"} and all("no time left" in words for _, words in rows)
-    assert result.returncode == 1  # nothing has passed
+    assert f"NOT passed: for want of time {len(rows)} rows show nothing\n" in result.stdout
+    assert result.returncode == 1
 
 
 @pytest.mark.skipif(cuda_available(), reason="there is a GPU")
@@ -142,6 +171,9 @@ class Clock:
     def free(self):
         pass
 
+    def free_bytes(self):
+        return 2**30
+
 
 class Theirs:
     """In place of PyTorch, of which the backend `name` is there."""
@@ -206,6 +238,73 @@ def test_more_memory_than_planned_fails():
     assert not measured(2 * (planned + 2**20))
 
 
+@pytest.mark.parametrize("takes, runs", [(0.5, 2), (0.03, 5), (0.001, 31)])
+def test_a_measurement_is_repeated_while_there_is_time(takes, runs):
+    """Once to warm up, once in any case, and as often as fits into 0.1 s, but 29 times at most."""
+    now, done = [0.0], []
+
+    class Event:
+        def record(self):
+            self.seconds = now[0]
+
+        def synchronize(self):
+            pass
+
+    def work():
+        now[0] += takes
+        done.append(takes)
+
+    cuda = SimpleNamespace(Event=Event, get_elapsed_time=lambda a, b: 1000 * (b.seconds - a.seconds))
+    assert Gpu(SimpleNamespace(cuda=cuda), 0.1).seconds(work) == pytest.approx(takes)
+    assert len(done) == runs
+
+
+@needs_compiler
+def test_plain_attention_is_not_tried_where_its_scores_do_not_fit():
+    clock = Clock(1, 1)  # for the kernels alone
+    clock.free_bytes = lambda: SCORES_OF_PLAIN * 2 * 16 * 16 * 4 - 1
+    timing = Timing(clock, None, counts=True)
+    rows = timing.rows(Case("float32", (1, 2, 16, 16), False), NUMBERS)
+    assert [(row.passed, row.cells[-1]) for row in rows] == [(True, "no memory")] * 2
+    assert all(CUPY not in speed.by_name for speed in timing.speeds)
+
+
+def test_plain_attention_holds_as_many_scores_as_it_says():
+    inputs, scores = [normal(1, 2, 256, 4, seed=seed) for seed in range(4)], 2 * 256 * 256 * 4
+    tracemalloc.start()
+    try:
+        forward, backward = plain_attention(inputs, False)
+        forward(), backward()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert SCORES_OF_PLAIN - 0.1 < peak / scores < SCORES_OF_PLAIN + 0.1
+
+
+def test_batches_far_apart_are_not_tried_where_they_do_not_fit():
+    table = Gpu(SimpleNamespace(zeros=None), 0)
+    table.free_bytes = lambda: 2**30
+    cases = dict(Cases(table, "float16", 20, 5, 2**29).all((16,)))
+    with pytest.raises(CannotBeTried, match=r"needs 2,048.0 MiB of memory, 1,024.0 MiB are free"):
+        cases[f"d=16 batches {2**29:,} numbers apart"]()
+
+
+@needs_compiler
+def test_a_program_that_does_not_compile_stops_no_other(monkeypatch, tmp_path, capsys):
+    def broken(gpu, name, dtype, shape):
+        raise ValueError(f"{name} is not compiled")
+
+    tried = []
+    monkeypatch.setattr(compiling.fused, "check", broken)
+    monkeypatch.setattr(compiling.attention, "check", lambda make: tried.append(make))
+    with installed() as cupy:
+        compiling.compile_first(Gpu(cupy, 0), Report(tmp_path / "table.txt", Deadline(None)), ["float32"], [16], [])
+    names = len(compiling.fused.FUNCTIONS)
+    assert len(tried) == 4
+    out, err = capsys.readouterr()
+    assert re.search(f"by [0-9]+ threads; {names} of {names + 4} programs failed", out) and "is not compiled" in err
+
+
 def test_a_row_that_cannot_be_had_fails_and_the_next_is_tried(tmp_path, capsys):
     def broken(size):
         raise ValueError(f"no kernel for {size}")
@@ -218,7 +317,24 @@ def test_a_row_that_cannot_be_had_fails_and_the_next_is_tried(tmp_path, capsys):
     assert [verdict for verdict, _ in rows_of((tmp_path / "table.txt").read_text())] == ["fail", "pass"]
     out, err = capsys.readouterr()
     assert "ValueError: no kernel for 3" in out and "Traceback" in err
-    assert "2 rows: 1 pass, 1 fail, 0 skipped" in out
+    assert "2 rows: 1 pass, 1 fail, 0 skipped" in out and "NOT passed\n" in out
+
+
+@pytest.mark.parametrize("too_late, status", [(False, 0), (True, 1)])
+def test_a_row_for_which_no_time_was_left_is_no_pass_but_one_that_has_no_place_is(too_late, status, tmp_path, capsys):
+    def too_large():
+        raise CannotBeTried("needs 17 GiB")
+
+    deadline = SimpleNamespace(passed=False, elapsed=219.0)
+    table = Report(tmp_path / "table.txt", deadline)
+    table.add("fine", lambda: [Row(True, ["1"])])
+    table.add("large", too_large)
+    deadline.passed = too_late
+    table.add("last", lambda: [Row(True, ["1"])])
+    assert table.close() == status
+    out = capsys.readouterr().out
+    assert re.search("^skipped +large +needs 17 GiB$", out, re.MULTILINE)
+    assert out.endswith("NOT passed: for want of time 1 rows show nothing\n" if too_late else "; 219 s\nPassed\n")
 
 
 def test_sizes_in_words():

@@ -11,7 +11,7 @@ import minigrad as mg
 from kernels.emulator import EmulatorError
 from minigrad import backend
 from tests.cupy_standin import Array, installed
-from tests.cupy_standin.cuda import counting_launches
+from tests.cupy_standin.cuda import counting_launches, counting_waits
 from tests.kernels.emulator.compiled import needs_compiler
 
 
@@ -195,3 +195,23 @@ def test_launches_are_counted_but_views_and_empty_arrays_are_none(cupy):
     assert launches == {"setitem": 2, "sum": 1, "add": 1, "doubled": 1, "getitem": 1, "copy": 1, "astype": 1}
     cupy.ones(3)
     assert launches.total() == 8
+
+
+def test_waits_are_counted(cupy):
+    a = cupy.arange(4)
+    with counting_waits() as waits:
+        a[1:] + a[cupy.asarray([0])]
+        a.sum().reshape(1).copy()
+        a[0] = 5
+    assert not waits
+    with counting_waits() as waits:
+        a[a > 1]
+        a[a > 1] = 0
+        cupy.flatnonzero(a)
+        a.nonzero()
+    assert waits == {"mask": 2, "flatnonzero": 1, "nonzero": 1}  # how long the result is, a GPU must have counted
+    with counting_waits() as waits:
+        for read in (a.get, a.tolist, a[0].item, cupy.asnumpy):
+            read(*[a] * (read is cupy.asnumpy))
+        bool(a.any()), int(a[1]), float(a[2]), str(a)
+    assert waits == {"get": 8}

@@ -1,10 +1,11 @@
 """The pages' examples run: every python block of a page, in order, in one namespace, printing what the page says."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
+
+from tests.kernels.emulator.compiled import needs_compiler, why_nothing_compiles
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```\n(?P<printed>.*?)^```)?", re.MULTILINE | re.DOTALL)
@@ -29,8 +30,8 @@ PAGES = [page for page in sorted(DOCS.glob("*.md")) if blocks_of(page)]
 def test_a_page_does_what_it_says(page, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # for what it writes
     text = page.read_text(encoding="utf-8")
-    if "EmulatedModule" in text and shutil.which("g++") is None:
-        pytest.skip("g++, which compiles the page's kernels, is not installed")
+    if "EmulatedModule" in text and (reason := why_nothing_compiles()):
+        pytest.skip(reason)
     names = {"__name__": page.stem}
     for block in blocks_of(page):
         line = text[: block.start("code")].count("\n")  # so that an error names the page's own line
@@ -56,7 +57,7 @@ def test_blocks_that_print_say_what(name):
 
 
 @pytest.mark.cpu_only(reason="the emulator runs kernels on arrays of a CPU")
-@pytest.mark.skipif(shutil.which("g++") is None, reason="g++, which compiles the page's kernels, is not installed")
+@needs_compiler
 def test_a_first_kernel_is_written_run_and_differentiated_in_under_60_lines(capsys):
     """With the page's checks of both; blank lines, comments and docstrings are not counted."""
     text = (DOCS / "kernels.md").read_text(encoding="utf-8")

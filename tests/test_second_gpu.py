@@ -9,6 +9,8 @@ import pytest
 import minigrad as mg
 import nn
 import nn.functional as F
+from kernels import attention_backward, attention_forward
+from minigrad.backend import DeviceError, device_of, to_device
 from models import Transformer, greedy_decode
 from nn.optim import AdamW, GradScaler, clip_grad_norm_
 from tests.cupy_standin import installed
@@ -123,3 +125,28 @@ def test_checkpoints_hooks_and_anomalies():
     with pytest.raises(mg.AnomalyError, match="log"), mg.detect_anomaly():
         (x - 1).log()
     assert mg.gradcheck(lambda x: F.softmax(x, -1), [x])
+
+
+@pytest.mark.parametrize("dtype, options", [("float32", {}), ("float32", {"tensor_cores": True}), ("float16", {})])
+def test_attention_kernels_run_where_their_arrays_are(dtype, options):
+    arrays = [np.random.default_rng(seed).standard_normal((1, 2, 9, 5)).astype(dtype) for seed in range(4)]  # copied
+    options = {**options, "scale": -0.5, "key_lengths": [7], "bias": np.ones((9, 9), np.float32)}
+
+    def run(arrays, options):
+        grad_output, *qkv = arrays
+        output, lse = attention_forward(*qkv, **options)
+        return output, lse, *attention_backward(grad_output, *qkv, output, lse, **options)
+
+    expected = run(arrays, options)
+    there = [to_device(array, "cuda:1") for array in arrays]
+    for found, its in zip(run(there, options | {"bias": to_device(options["bias"], "cuda:1")}), expected, strict=True):
+        assert device_of(found) == "cuda:1"
+        np.testing.assert_array_equal(found.get(), its)
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
+def test_what_forward_found_must_be_where_the_query_is(device):
+    query = to_device(np.ones((1, 1, 3, 4), np.float32), "cuda:1")
+    output, lse = attention_forward(query, query, query)
+    with pytest.raises(DeviceError, match=f"attention: lse is on {device}, other arrays of the call are on cuda:1"):
+        attention_backward(query, query, query, query, output, to_device(lse, device))

@@ -1,11 +1,14 @@
 """Compiling: a source becomes a library that this process loads. Libraries are kept in the user's cache folder.
 
 The compiler is g++, or what CXX names in the environment. A library's name is a hash of all that it was made of, so
-that a change of anything, the compiler's version included, makes a new one. The folder may be deleted at any time.
+that a change of anything, the compiler's version included, makes a new one. Where they take more than MOST_BYTES,
+those that were not used for longest are removed. The folder may be deleted at any time, and a library that was cut
+short, or cannot be read, is made anew.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import os
@@ -16,7 +19,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +29,8 @@ HERE = Path(__file__).parent
 RUNTIME = ("runtime.cpp", "warp.cpp", "checks.cpp")
 FLAGS = ("-fPIC", "-fno-strict-aliasing", "-fno-exceptions", "-fstack-clash-protection", "-w")
 CHECKS = ("-fsanitize=alignment,bounds,integer-divide-by-zero", "-fno-sanitize-recover=all")  # reported by checks.cpp
+MOST_BYTES = 512 << 20  # of all libraries in the cache
+KEPT_FOR = 3600.0  # seconds for which a library is kept in any case: another process may be about to load it
 SHARED_SECTION = "cuda_shared"  # where cuda_cpu.h puts __shared__ variables
 
 
@@ -107,21 +114,47 @@ def check_sanitizer_is_loaded(sanitize: str) -> None:
 
 
 def compiler() -> list[str]:
-    """The command of the C++ compiler. EmulatorError, which says how to get one, if there is none."""
+    """The command of the C++ compiler. EmulatorError, which says how to get one, if none is there that will do."""
     if sys.platform != "linux":
         raise EmulatorError("the emulator runs on Linux only; on Windows use WSL, on macOS a Linux container")
-    command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    named = os.environ.get("CXX", "")
+    try:
+        command = shlex.split(named) or ["g++"]
+    except ValueError as error:
+        raise EmulatorError(f"the environment variable CXX is {named!r}, which is no command: {error}") from None
     if shutil.which(command[0]) is None:
         raise EmulatorError(
             f"running CUDA kernels on the CPU needs a C++ compiler, and {command[0]} is not installed: "
             "sudo apt install g++ (Debian, Ubuntu, WSL), sudo dnf install gcc-c++ (Fedora), conda install gxx; "
             "another compiler is named by the environment variable CXX"
         )
+    if not _knows_float16(tuple(command)):
+        version = _version(tuple(command)).partition("\n")[0]
+        raise EmulatorError(
+            f"running CUDA kernels on the CPU needs g++ 12 or newer (on ARM 13), whose C++ has _Float16; "
+            f"{shlex.join(command)} has not: {version}. Install a newer one, as by sudo apt install g++-12, and name "
+            "it: CXX=g++-12"
+        )
     return command
 
 
+@cache
+def _knows_float16(command: tuple[str, ...]) -> bool:
+    test = [*command, "-x", "c++", "-S", "-", "-o", "-"]
+    result = subprocess.run(test, input="_Float16 number;\n", capture_output=True, text=True, env=_environment())
+    return result.returncode == 0 and "number" in result.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Of the compiler: it speaks English, and a sanitizer is for the kernel alone."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"} | {"LC_ALL": "C"}
+
+
 def _output(command: Sequence[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, errors="replace").stdout
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if result.returncode:
+        raise EmulatorError(f"{shlex.join(command)} ends with status {result.returncode}: {result.stderr.strip()}")
+    return result.stdout
 
 
 @cache
@@ -148,18 +181,27 @@ def _machine_flags() -> list[str]:
 
 def cache_folder() -> Path:
     """Where compiled kernels are kept: in XDG_CACHE_HOME, or else ~/.cache; a temporary folder if that is read-only."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # and so to be ignored (XDG Base Directory Specification)
+        base = os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(base) / "minigrad" / "emulator"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return _temporary_folder()
-    return folder if os.access(folder, os.W_OK) else _temporary_folder()
+        return _temporary_folder(os.getpid())
+    return folder if os.access(folder, os.W_OK) else _temporary_folder(os.getpid())
 
 
 @cache
-def _temporary_folder() -> Path:  # of this process: another user's libraries must not be loaded
-    return Path(tempfile.mkdtemp(prefix="minigrad-emulator-"))
+def _temporary_folder(process: int) -> Path:  # another user's libraries must not be loaded
+    folder = Path(tempfile.mkdtemp(prefix="minigrad-emulator-"))
+
+    def remove() -> None:
+        if os.getpid() == process:  # and not one that was forked from it
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 @cache
@@ -175,14 +217,58 @@ def _library(name: str, text: str, files: Callable[[], dict[str, str]], flags: l
     parts = [name, text, *command, "", *linked, _own_sources(), _version(tuple(compiler())), _processor()]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     library = cache_folder() / f"{name}-{digest[:24]}.so"
-    if not library.exists():
+    if not library.exists() or _why_not_loaded(library):
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             sources = _write(folder, files())
             objects = [source.replace(".cpp", ".o") for source in sources]
             _run(folder, [*command, f"-I{HERE}", f"-ffile-prefix-map={folder}=.", "-c", *sources])
             _run(folder, [*compiler(), "-shared", *objects, *linked, "-o", "library.so"])
-            os.replace(Path(folder) / "library.so", library)  # whole or not at all, whoever else builds it
+            made = Path(folder) / "library.so"
+            with made.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(made, library)  # whole or not at all, whoever else builds it, and should the power fail
+        if reason := _why_not_loaded(library):
+            raise EmulatorError(
+                f"the compiled kernel cannot be loaded: {reason}. If {library.parent} may not hold programs (noexec), "
+                "name a folder that may in the environment variable XDG_CACHE_HOME"
+            )
+        _remove_unused(library.parent)
+    with suppress(OSError):  # another user's, or removed just now
+        os.utime(library)  # used now
     return library
+
+
+def _why_not_loaded(library: Path) -> str:
+    """Loads the library; the error if that is not possible."""
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _remove_unused(folder: Path) -> None:
+    """Removes libraries, the longest unused first, until the others take MOST_BYTES at most.
+
+    And what builds left behind that were killed.
+    Other processes may do the same at the same time. One that has loaded a library keeps it.
+    """
+    libraries = []
+    for path in folder.glob("*.so"):
+        with suppress(FileNotFoundError):
+            libraries.append((path, path.stat()))
+    total = sum(status.st_size for _, status in libraries)
+    for path, status in sorted(libraries, key=lambda library: library[1].st_mtime):
+        if total <= MOST_BYTES or time.time() - status.st_mtime < KEPT_FOR:
+            break
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime == status.st_mtime:  # still
+                path.unlink()
+        total -= status.st_size
+    for path in folder.glob("tmp*"):  # in which a library is made
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime >= KEPT_FOR:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _write(folder: str, files: dict[str, str]) -> list[str]:
@@ -194,9 +280,7 @@ def _write(folder: str, files: dict[str, str]) -> list[str]:
 
 def _run(folder: str, command: list[str]) -> None:
     """Runs the compiler. EmulatorError with its messages, which name the kernel's own lines."""
-    environment = os.environ | {"LC_ALL": "C"}
-    environment.pop("LD_PRELOAD", None)  # a sanitizer is for the kernel, not for the compiler
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", env=environment)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", env=_environment())
     if result.returncode:
         raise EmulatorError(f"{command[0]} does not compile the kernel:\n{_readable(result.stderr)}")
 
@@ -209,13 +293,19 @@ def _readable(messages: str) -> str:
             "\nPTX does not run on a CPU: put it into a function under #ifndef CUDA_CPU, and another of the same name "
             "for the CPU under #else"
         )
+    if "fatal error" in messages and "No such file or directory" in messages:
+        shown += (
+            "\nThe emulator has no headers of CUDA, and a source is one string, without files of its own to include; "
+            "what is for a GPU alone goes under #ifndef CUDA_CPU"
+        )
+    if "exports.h" in messages:
+        shown += "\nexports.h is what follows the kernel's source: does that lack a closing brace?"
     return shown
 
 
 # ---- the two libraries -----------------------------------------------------------------------------------------------
 
 
-@cache
 def runtime_library(sanitize: str | None) -> Path:
     """The runtime, which all kernels share."""
     files = {file: (HERE / file).read_text(encoding="utf-8") for file in RUNTIME}

@@ -120,19 +120,22 @@ template <class T, class F> T atomic_update(T* address, F change) {
     }
 }
 }  // namespace cuda_cpu
-// Each returns what was there before.
-#define CUDA_CPU_ATOMIC(name, expression)                                                       \
+// Each returns what was there before. As on a GPU, numbers with a fraction can be added and exchanged, no more.
+#define CUDA_CPU_ATOMIC(name, is_taken, expression)                                             \
     template <class T> T name(T* address, cuda_cpu::Value<T> value) {                           \
+        static_assert(is_taken<T>::value, #name " takes integers alone");                       \
         return cuda_cpu::atomic_update(address, [value](T old) -> T { return expression; });    \
     }
-CUDA_CPU_ATOMIC(atomicAdd, old + value)
-CUDA_CPU_ATOMIC(atomicSub, old - value)
-CUDA_CPU_ATOMIC(atomicMax, old < value ? value : old)
-CUDA_CPU_ATOMIC(atomicMin, value < old ? value : old)
-CUDA_CPU_ATOMIC(atomicAnd, old & value)
-CUDA_CPU_ATOMIC(atomicOr, old | value)
-CUDA_CPU_ATOMIC(atomicXor, old ^ value)
-CUDA_CPU_ATOMIC(atomicExch, value)
+CUDA_CPU_ATOMIC(atomicAdd, std::is_arithmetic, old + value)
+CUDA_CPU_ATOMIC(atomicSub, std::is_integral, old - value)
+CUDA_CPU_ATOMIC(atomicMax, std::is_integral, old < value ? value : old)
+CUDA_CPU_ATOMIC(atomicMin, std::is_integral, value < old ? value : old)
+CUDA_CPU_ATOMIC(atomicAnd, std::is_integral, old & value)
+CUDA_CPU_ATOMIC(atomicOr, std::is_integral, old | value)
+CUDA_CPU_ATOMIC(atomicXor, std::is_integral, old ^ value)
+CUDA_CPU_ATOMIC(atomicExch, std::is_arithmetic, value)
+CUDA_CPU_ATOMIC(atomicInc, std::is_integral, old < value ? old + 1 : 0)
+CUDA_CPU_ATOMIC(atomicDec, std::is_integral, old == 0 || old > value ? value : old - 1)
 #undef CUDA_CPU_ATOMIC
 template <class T> T atomicCAS(T* address, cuda_cpu::Value<T> compare, cuda_cpu::Value<T> value) {
     return cuda_cpu::atomic_update(address, [=](T old) { return old == compare ? value : old; });

@@ -71,10 +71,16 @@ inline int __mulhi(int a, int b) { return (int)((int64_t)a * b >> 32); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
-inline int __float2int_rn(float x) { return (int)nearbyintf(x); }
-inline int __float2int_rz(float x) { return (int)x; }
-inline int __float2int_rd(float x) { return (int)floorf(x); }
-inline int __float2int_ru(float x) { return (int)ceilf(x); }
+namespace cuda_cpu {
+inline int to_int(float x) {  // NaN gives 0, a number that is too large or too small the nearest there is
+    if (x != x) return 0;
+    return x >= 2147483648.0f ? 2147483647 : x < -2147483648.0f ? -2147483647 - 1 : (int)x;
+}
+}  // namespace cuda_cpu
+inline int __float2int_rn(float x) { return cuda_cpu::to_int(nearbyintf(x)); }
+inline int __float2int_rz(float x) { return cuda_cpu::to_int(x); }
+inline int __float2int_rd(float x) { return cuda_cpu::to_int(floorf(x)); }
+inline int __float2int_ru(float x) { return cuda_cpu::to_int(ceilf(x)); }
 inline float __int2float_rn(int x) { return (float)x; }
 inline float __uint2float_rn(unsigned x) { return (float)x; }
 

@@ -114,33 +114,44 @@ class EmulatedModule:
         for function in (library.cuda_cpu_name, library.cuda_cpu_parameters, library.cuda_cpu_message):
             function.restype = ctypes.c_char_p
         library.cuda_cpu_take_conflicts.restype = ctypes.c_long
-        kernels: dict[str, EmulatedKernel] = {}
-        while name := library.cuda_cpu_name(len(kernels)):
-            kernels[name.decode()] = EmulatedKernel(self, library, len(kernels), name.decode())
-        return kernels
+        names: list[str] = []
+        while name := library.cuda_cpu_name(len(names)):
+            names.append(name.decode())
+        if library.cuda_cpu_shared_has_values():
+            raise EmulatorError("a __shared__ variable cannot be declared with a value: assign it in the kernel")
+        # Which of several kernels uses which __shared__ variables is not known.
+        static_shared = library.cuda_cpu_static_shared() if len(names) == 1 else 0
+        if static_shared > SHARED_WITHOUT_ASKING:
+            raise EmulatorError(
+                f"{names[0]}: its __shared__ variables take {static_shared} bytes, {SHARED_WITHOUT_ASKING} are "
+                "possible; more is to be had as dynamic shared memory: extern __shared__ float values[];"
+            )
+        return {name: EmulatedKernel(self, library, place, name, static_shared) for place, name in enumerate(names)}
 
 
 class EmulatedKernel:
     """A kernel of an EmulatedModule: `kernel(grid, block, args, shared_mem=0)`, as of `cupy.RawKernel`."""
 
-    def __init__(self, module: EmulatedModule, library: ctypes.CDLL, place: int, name: str) -> None:
+    def __init__(self, module: EmulatedModule, library: ctypes.CDLL, place: int, name: str, static_shared: int) -> None:
         self.name = name
         self._module, self._library, self._place = module, library, place
         self._most_threads = library.cuda_cpu_most_threads(place)
         lines = library.cuda_cpu_parameters(place).decode().splitlines()
         self._parameters = [Parameter.read(line) for line in lines]
-        self._max_dynamic_shared_size_bytes = SHARED_WITHOUT_ASKING
+        self._static_shared = static_shared
+        self._max_dynamic_shared_size_bytes = max(0, SHARED_WITHOUT_ASKING - static_shared)
 
     @property
     def max_dynamic_shared_size_bytes(self) -> int:
-        """What a launch may ask for as `shared_mem`; more than 48 KiB must be set before."""
+        """What a launch may ask for as `shared_mem`; more than 48 KiB, less the static, must be set before."""
         return self._max_dynamic_shared_size_bytes
 
     @max_dynamic_shared_size_bytes.setter
     def max_dynamic_shared_size_bytes(self, size: int) -> None:
-        if not 0 <= size <= MOST_SHARED:
+        if not 0 <= size <= (most := MOST_SHARED - self._static_shared):
             raise EmulatorError(
-                f"{self.name}: max_dynamic_shared_size_bytes = {size}, a block has at most {MOST_SHARED} on sm_90"
+                f"{self.name}: max_dynamic_shared_size_bytes = {size}, a block has at most {most} on sm_90"
+                + self._besides_static()
             )
         self._max_dynamic_shared_size_bytes = size
 
@@ -172,14 +183,18 @@ class EmulatedKernel:
             raise EmulatorError(
                 f"{self.name}: block {block} has {threads} threads, __launch_bounds__ promises at most {most}"
             )
-        if not 0 <= shared_mem <= max(SHARED_WITHOUT_ASKING, self._max_dynamic_shared_size_bytes):
+        allowed = max(SHARED_WITHOUT_ASKING - self._static_shared, self._max_dynamic_shared_size_bytes)
+        if not 0 <= shared_mem <= allowed:
             raise EmulatorError(
-                f"{self.name}: shared_mem={shared_mem} bytes, {self._max_dynamic_shared_size_bytes} are allowed; "
-                f"for more than 48 KiB first set kernel.max_dynamic_shared_size_bytes, up to {MOST_SHARED}"
+                f"{self.name}: shared_mem={shared_mem} bytes, {allowed} are allowed{self._besides_static()}; for more "
+                f"first set kernel.max_dynamic_shared_size_bytes, up to {MOST_SHARED - self._static_shared}"
             )
         turns = _turns.get()
         three = ctypes.c_uint * 3
         return _Launch(three(*grid), three(*block), turns.order, turns.seed, turns.late_copies, shared_mem)
+
+    def _besides_static(self) -> str:
+        return f" besides the {self._static_shared} of its __shared__ variables" if self._static_shared else ""
 
 
 def _three(sizes: tuple[int, ...], name: str) -> tuple[int, ...]:

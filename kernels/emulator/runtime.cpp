@@ -9,7 +9,11 @@
 // kernel's own reads and writes alone. For the same reason no fiber uses the heap here.
 #include "runtime.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -95,6 +99,8 @@ struct {  // the launch that runs
     void* argument;
     int thread_count;
     std::mt19937 random;
+    bool in_thread;  // and not between two
+    bool interrupted;
     bool failed;
     char message[2048];
 } run;
@@ -113,7 +119,11 @@ void wake(CudaThread& thread) {
 }
 void leave(bool for_good = false) {
     release(&gate.block_ends);  // should the launch end in an error, this is where the thread ends
+    run.in_thread = false;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     current->fiber.leave(for_good);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    run.in_thread = true;
 }
 void open_barrier() {
     gate.result = gate.votes;
@@ -145,6 +155,7 @@ void return_from_kernel() {
 void run_thread() {
     Fiber::entered();
     acquire(&gate.block_begins);
+    run.in_thread = true;
     run.body(run.argument);
     return_from_kernel();
     leave(true);
@@ -235,16 +246,38 @@ void run_block() {
 }
 
 // ---- a grid ---------------------------------------------------------------------------------------------------------
-std::vector<uint64_t> shuffled_blocks(uint64_t count) {
-    std::vector<uint64_t> blocks(count);
-    for (uint64_t i = 0; i < count; ++i) blocks[i] = i;
-    std::shuffle(blocks.begin(), blocks.end(), run.random);
-    return blocks;
-}
+// The numbers below `count` in an order drawn at random, without a list of them: a grid may have 2^63 blocks. A Feistel
+// network of four rounds puts the numbers of 2 `half` bits in another order, again and again until one is below `count`.
+class Shuffled {
+  public:
+    explicit Shuffled(uint64_t count) : count(count) {
+        while (half < 32 && (count - 1) >> 2 * half) ++half;
+        for (uint32_t& key : keys) key = (uint32_t)run.random();
+    }
+    uint64_t operator[](uint64_t i) const {
+        do i = permuted(i);
+        while (i >= count);
+        return i;
+    }
+
+  private:
+    uint64_t count;
+    unsigned half = 1;
+    uint32_t keys[4];
+    uint64_t permuted(uint64_t i) const {
+        uint64_t mask = (1ull << half) - 1, left = i >> half, right = i & mask;
+        for (uint32_t key : keys) {
+            uint64_t mixed = (right + key) * 0x9E3779B97F4A7C15;  // 2^64 / golden ratio, as in Fibonacci hashing
+            uint64_t next = left ^ (mixed >> (64 - half));
+            left = right;
+            right = next;
+        }
+        return left << half | right;
+    }
+};
 void run_grid(const Launch& launch, const Bytes& static_shared) {
     uint64_t x = grid_size.x, y = grid_size.y, count = x * y * grid_size.z;
-    std::vector<uint64_t> blocks;
-    if (launch.order == RANDOM) blocks = shuffled_blocks(count);
+    Shuffled blocks(count);
     guard_end_of_shared(launch.shared_bytes);
     for (uint64_t turn = 0; turn < count && !run.failed; ++turn) {
         uint64_t i = launch.order == FIFO ? turn : launch.order == LIFO ? count - 1 - turn : blocks[turn];
@@ -272,6 +305,13 @@ void fail(const char* format, ...) {
     run.failed = true;
     leave(true);
     abort();  // never resumed
+}
+
+void interrupt() {
+    run.interrupted = true;
+    if (run.in_thread) fail("interrupted");
+    run.failed = true;  // where the threads take turns, that is looked at
+    snprintf(run.message, sizeof run.message, "interrupted");
 }
 
 int barrier(bool vote, Place place) {
@@ -354,7 +394,7 @@ int launch(const Launch& launch, Bytes static_shared, void (*body)(void*), void*
     run.argument = argument;
     run.thread_count = (int)(block_size.x * block_size.y * block_size.z);
     run.random.seed(launch.seed);
-    run.failed = false;
+    run.failed = run.interrupted = run.in_thread = false;
     run.message[0] = 0;
     if ((int)threads.size() < run.thread_count) threads.resize(run.thread_count);
     warps.resize((run.thread_count + WARP - 1) / WARP);
@@ -363,6 +403,7 @@ int launch(const Launch& launch, Bytes static_shared, void (*body)(void*), void*
         run_grid(launch, static_shared);
     }
     fflush(stdout);  // what the kernel printed
+    if (run.interrupted) kill(getpid(), SIGINT);  // now for Python, which makes a KeyboardInterrupt of it
     return run.failed;
 }
 

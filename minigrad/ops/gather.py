@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, on_device_of
+from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, numbers_of, on_device_of
 from minigrad.ops.elementwise import astype
 from minigrad.ops.index import add_at, getitem, plain_key, put_at
 from minigrad.ops.shape import broadcast_to, expand_dims, reshape, squeeze
@@ -126,10 +126,11 @@ def one_hot(x: Any, num_classes: int = -1) -> Any:
     if num_classes < -1 or (num_classes < 1 and not classes.size):
         raise ValueError(f"one_hot: num_classes {num_classes} for classes of shape {x.shape}; give 1 or more")
     with on_device_of(classes):
-        if classes.size and classes.min() < 0:
-            raise IndexError(f"one_hot: class {classes.min()} is negative; classes count from 0")
-        count = int(classes.max()) + 1 if num_classes == -1 else num_classes
-        _check_range("one_hot", classes, count)
+        least, most = numbers_of(classes.min(), classes.max()) if classes.size else (0, -1)
+        if least < 0:
+            raise IndexError(f"one_hot: class {least} is negative; classes count from 0")
+        count = most + 1 if num_classes == -1 else num_classes
+        _refuse_outside("one_hot", least, most, count)
         return astype(expand_dims(x, -1) == array_module(classes).arange(count), dtype=np.int64)
 
 
@@ -215,12 +216,14 @@ def _check_tensor(name: str, x: Any) -> None:
 
 def _check_range(name: str, places: Array, size: int, least: int = 0) -> None:
     """IndexError that names an index outside least ... size - 1: NumPy would take some from the end, CuPy any."""
-    if not places.size:
-        return
-    with on_device_of(places):
-        low, high = places.min(), places.max()
-        if not least <= low <= high < size:
-            wrong = low if low < least else high
-            raise IndexError(
-                f"{name}: index {wrong} is out of range for an axis of length {size}, {least} to {size - 1}"
-            )
+    if places.size:
+        with on_device_of(places):
+            low, high = numbers_of(places.min(), places.max())
+        _refuse_outside(name, low, high, size, least)
+
+
+def _refuse_outside(name: str, low: int, high: int, size: int, least: int = 0) -> None:
+    """The same for the least and the greatest of the indices."""
+    if low < least or high >= size:
+        wrong = low if low < least else high
+        raise IndexError(f"{name}: index {wrong} is out of range for an axis of length {size}, {least} to {size - 1}")

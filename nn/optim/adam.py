@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from kernels.fused import are_taken, contiguous
+from kernels.arrays import address_of, contiguous
+from kernels.elements import are_taken
 from kernels.parameters import Parameter, adam_step
 from minigrad import Tensor
 from minigrad.backend import Array, array_module, device_of, on_device_of
@@ -50,18 +51,20 @@ class Adam(Optimizer):
         """On a GPU one launch for all parameters of one device and dtype that have moved equally often."""
         alone: list[Tensor] = []
         together: dict[Any, list[Parameter]] = {}
+        places: set[int] = set()
         for parameter in parameters:
-            moved = self._for_the_kernel(parameter)
-            if moved is None:
+            values, moved = parameter.data, self._for_the_kernel(parameter)
+            if moved is None or address_of(values) in places:  # of the same values: two threads would write to them
                 alone.append(parameter)
             else:
-                alike = device_of(moved.values), moved.values.dtype, self.state[parameter]["step"]
+                places.add(address_of(values))
+                alike = device_of(values), values.dtype, self.state[parameter]["step"]
                 together.setdefault(alike, []).append(moved)
-        super()._move_all(alone, options)
         beta1, beta2 = map(float, options["betas"])
         numbers = {name: float(options[name]) for name in ("lr", "eps")}
         for (_, _, step), members in together.items():
             adam_step(members, step=step, betas=(beta1, beta2), **numbers, **self._kind_of_decay(options))
+        super()._move_all(alone, options)
 
     def _for_the_kernel(self, parameter: Tensor) -> Parameter | None:
         """The arrays of a step; None if the kernel does not take them: on a CPU, of float64, not contiguous."""
@@ -71,8 +74,8 @@ class Adam(Optimizer):
         with on_device_of(values):
             state = self.state[parameter]
             mean, mean_square = remembered(state, "exp_avg", values), remembered(state, "exp_avg_sq", values)
-            moved = Parameter(values, contiguous(gradient), mean, mean_square)
-        return moved if all(array.flags.c_contiguous for array in moved) else None
+            arrays = values, contiguous(gradient), mean, mean_square
+        return Parameter(*arrays) if all(array.flags.c_contiguous for array in arrays) else None
 
     def _kind_of_decay(self, options: dict[str, Any]) -> dict[str, float]:
         """The weight decay as `kernels.adam_step` takes it."""
@@ -96,8 +99,8 @@ class Adam(Optimizer):
         work = library.multiply(gradient, 1 - beta1, out=library.empty_like(values))
         mean *= beta1
         mean += work
-        library.multiply(gradient, gradient, out=work)
-        work *= 1 - beta2
+        library.multiply(gradient, 1 - beta2, out=work)
+        work *= gradient  # in this order, as a square soon leaves float16's range
         mean_square *= beta2
         mean_square += work
         # Both means started at 0, so they are too small, by these factors.

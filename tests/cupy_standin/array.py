@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cupy_standin.cuda import Device, current_device, note_launch
+from tests.cupy_standin.cuda import Device, current_device, note_launch, note_wait
 
 # ---- in and out ------------------------------------------------------------------------------------------------------
 
@@ -29,10 +29,14 @@ def run(function: Callable[..., Any], arguments: Sequence[Any], options: dict[st
     name = getattr(getattr(function, "__self__", function), "name", None) or function.__name__
     if name not in _WITHOUT_LAUNCH:
         note_launch(name)
+    if name in _WITH_WAIT:
+        note_wait(name)
     return on_device(result, current_device())
 
 
 _WITHOUT_LAUNCH = {"empty", "empty_like", "can_cast", "promote_types", "result_type"}
+# Functions whose results are as long as the numbers say.
+_WITH_WAIT = {"nonzero", "flatnonzero", "argwhere", "bincount", "compress", "extract", "unique"}
 
 
 def _host(value: Any, found: list[Array]) -> Any:
@@ -81,6 +85,8 @@ def _plain_key(key: Any, shape: tuple[int, ...]) -> tuple[tuple[Any, ...], bool]
     It does not look whether an index of an array is within bounds, but goes round.
     """
     parts = [_key_part(part) for part in (key if isinstance(key, tuple) else (key,))]
+    if any(_is_mask(part) for part in parts):
+        note_wait("mask")  # CuPy counts its places first
     axes = [part.ndim if _is_mask(part) else 0 if part is None or part is Ellipsis else 1 for part in parts]
     if not any(part is Ellipsis for part in parts):
         parts, axes = [*parts, Ellipsis], [*axes, 0]
@@ -156,18 +162,19 @@ class Array:
     # ---- becoming something else ----
 
     def get(self) -> np.ndarray:
+        note_wait("get")
         return self.host.copy()
 
     def item(self) -> Any:
         if self.size != 1:
             raise ValueError("can only convert an array of size 1 to a Python scalar")
-        return self.host.item()
+        return self.get().item()
 
     def tolist(self) -> Any:
-        return self.host.tolist()
+        return self.get().tolist()
 
     def tobytes(self, order: str = "C") -> bytes:
-        return self.host.tobytes(order)
+        return self.get().tobytes(order)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise TypeError(
@@ -178,7 +185,7 @@ class Array:
     def __bool__(self) -> bool:
         if self.size > 1:
             raise ValueError("The truth value of an array with more than one element is ambiguous.")
-        return bool(self.size and self.host.item())
+        return bool(self.size and self.item())
 
     def __int__(self) -> int:
         return int(self.item())
@@ -199,13 +206,13 @@ class Array:
         return (self[place] for place in range(self.shape[0]))
 
     def __repr__(self) -> str:
-        return repr(self.host)
+        return repr(self.get())
 
     def __str__(self) -> str:
-        return str(self.host)
+        return str(self.get())
 
     def __reduce__(self) -> Any:
-        return _array, (self.host,)
+        return _array, (self.get(),)
 
     def __copy__(self) -> Array:
         return self.copy()

@@ -27,26 +27,46 @@ def current_device() -> int:
 
 # ---- counting --------------------------------------------------------------------------------------------------------
 
-_counters: list[Counter[str]] = []
+
+class _Events:
+    """What happens by name, counted for whoever looks on."""
+
+    def __init__(self) -> None:
+        self._counters: list[Counter[str]] = []
+
+    def note(self, name: str) -> None:
+        for counter in self._counters:
+            counter[name] += 1
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[Counter[str]]:
+        self._counters.append(Counter())
+        try:
+            yield self._counters[-1]
+        finally:
+            self._counters.pop()
 
 
-def note_launch(name: str) -> None:
-    """A GPU would be given something to do now."""
-    for counter in _counters:
-        counter[name] += 1
+_launches, _waits = _Events(), _Events()
+note_launch = _launches.note  # a GPU would be given something to do now
+note_wait = _waits.note  # the program would wait now until a GPU has done all that it was given
 
 
-@contextlib.contextmanager
-def counting_launches() -> Iterator[Counter[str]]:
+def counting_launches() -> contextlib.AbstractContextManager[Counter[str]]:
     """Counts within it, by name: kernels of `RawModule`, and functions and operators of arrays, but for views.
 
     A function counts once, though CuPy makes several launches of some: of `mean`, or `argsort`.
     """
-    _counters.append(Counter())
-    try:
-        yield _counters[-1]
-    finally:
-        _counters.pop()
+    return _launches.counting()
+
+
+def counting_waits() -> contextlib.AbstractContextManager[Counter[str]]:
+    """Counts within it, by name, what a program does that it cannot go on from until the GPU has done all before it.
+
+    That is to ask for numbers, as by `item`, `get` or `bool`, and what makes an array whose length depends on numbers,
+    as `nonzero` and masks as indices do, read or written.
+    """
+    return _waits.counting()
 
 
 # ---- devices ---------------------------------------------------------------------------------------------------------
@@ -111,22 +131,20 @@ class Stream:
 
 
 class RawModule:
-    """CUDA C++ by its text; its kernels are run by the emulator. The calling test is skipped where g++ is missing."""
+    """CUDA C++ by its text, run by the emulator. Where that cannot compile, the calling test is skipped."""
 
     def __init__(self, *, code: str, options: Sequence[str] = (), backend: str = "nvrtc", **more: Any) -> None:
-        from kernels.emulator import EmulatedModule, EmulatorError  # only tests of kernels need it
+        from kernels.emulator import EmulatedModule  # only tests of kernels need these
+        from tests.kernels.emulator.compiled import why_nothing_compiles
 
         if not isinstance(options, tuple):
             raise TypeError(f"options must be a tuple, got {type(options).__name__}")
-        self._module, self._error = EmulatedModule(code, options), EmulatorError
+        if reason := why_nothing_compiles():
+            pytest.skip(reason)
+        self._module = EmulatedModule(code, options)
 
     def get_function(self, name: str) -> RawKernel:
-        try:
-            return RawKernel(self._module.get_function(name))
-        except self._error as error:
-            if "is not installed" in str(error):
-                pytest.skip(str(error))
-            raise
+        return RawKernel(self._module.get_function(name))
 
     def compile(self, log_stream: Any = None) -> None:
         pass

@@ -1,19 +1,22 @@
-"""What tests of the fused kernels share: dtypes, numbers, orders of threads, faults planted in a source."""
+"""What tests of the fused kernels share: dtypes, numbers, orders of threads, which sources."""
+
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from kernels import fused
-from kernels.emulator import EmulatedModule, EmulatorError, running
-from tests.kernels.support import FULL, built_by
+from kernels import elements
+from kernels.emulator import running
+from tests.kernels import faults
+from tests.kernels.support import FULL
 
-DTYPES = tuple(fused.DTYPES)  # names; NumPy knows that of bfloat16 from ml_dtypes, which minigrad imports
+DTYPES = tuple(elements.DTYPES)  # names; NumPy knows that of bfloat16 from ml_dtypes, which minigrad imports
 each_dtype = pytest.mark.parametrize("dtype", DTYPES if FULL else ["float32", "float16"])
 ORDERS = [("fifo", 0), ("lifo", 0), ("random", 1)]
 
 # Parts of the sources that are sources themselves.
 OF_ROWS, OF_PARAMETERS = [("ptx.cuh", "elements.cuh", name) for name in ("rows.cu", "parameters.cu")]
-OF_GELU = ("ptx.cuh", "elements.cuh", "elementwise.cu")
+OF_ELEMENTWISE = ("ptx.cuh", "elements.cuh", "philox.cuh", "elementwise.cu")
 
 
 def tolerance(dtype):
@@ -36,21 +39,15 @@ def in_every_order(function):
     return results
 
 
+@contextmanager
+def of_sources(sources):
+    """In it no more than these of the fused kernels' sources is compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elements, "SOURCES", sources)
+        yield
+
+
 def assert_fault_is_found(sources, line, error_of_results):
     """Without this line of these sources the results are wrong, in one order of threads at least, or there are none."""
-
-    def without_it(code, flags):
-        assert code.count(line) == 1
-        return EmulatedModule(code.replace(line, ""), flags)
-
-    def is_found(order, seed):
-        try:
-            with running(order, seed):
-                return not error_of_results() <= 1e-6
-        except EmulatorError:
-            return True
-
-    assert error_of_results() <= 1e-6
-    with pytest.MonkeyPatch.context() as patch, built_by(without_it):
-        patch.setattr(fused, "SOURCES", sources)  # no more than is used is compiled
-        assert any([is_found(order, seed) for order, seed in ORDERS])
+    with of_sources(sources):
+        assert faults.shows((line, ""), error_of_results, lambda error: error <= 1e-6)

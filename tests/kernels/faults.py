@@ -1,6 +1,7 @@
-"""Faults planted in the sources of attention for tensor cores, and whether they are found.
+"""Faults planted in sources, and whether they are found.
 
-The sources differ in how they multiply; how tiles stream through shared memory is the same, and so are these faults.
+The sources of attention for tensor cores differ in how they multiply; how tiles stream through shared memory is the
+same, and so are the faults here.
 """
 
 from contextlib import contextmanager
@@ -37,35 +38,50 @@ BACKWARD = {
 }
 
 
-def shows(fault, backward, inputs, options, is_close):
-    """Whether a planted fault shows in any order of threads: as an error, or as results that are not close.
+class _Faulty(EmulatedModule):
+    """A module with a fault, which must compile: that it does not is no way to find the fault."""
 
-    is_close: of (output, d_query, d_key, d_value, d_bias), the gradients None if they are not looked at.
+    def get_function(self, name):
+        try:
+            return super().get_function(name)
+        except EmulatorError as error:
+            pytest.fail(str(error))
+
+
+def shows(fault, call, is_close):
+    """Whether a planted fault shows in any order of threads: as a kernel's error, or as results that are not close.
+
+    fault: (what stands once in the source, what stands there instead). call: launches the kernels and returns results.
+    is_close: of these results, which they must be without the fault.
     """
 
     def build(code, flags):
         assert code.count(fault[0]) == 1, f"{fault[0]!r} is in the source {code.count(fault[0])} times"
-        module = EmulatedModule(code.replace(*fault), flags)
-        try:
-            module.get_function("attention_dq" if backward else "attention_forward")
-        except EmulatorError as error:  # not the way in which it should be found
-            pytest.fail(str(error))
-        return module
+        return _Faulty(code.replace(*fault), flags)
 
+    assert is_close(call())
+    with built_by(build):
+        for order, seed, copies in WAYS:
+            with running(order, seed, copies):
+                try:
+                    results = call()
+                except EmulatorError:
+                    return True
+            if not is_close(results):
+                return True
+    return False
+
+
+def forward(inputs, options):
+    """A call of attention's forward kernels: (output, None, None, None, None), for `shows`."""
+    return lambda: (attention_forward(*inputs[1:], **options)[0], None, None, None, None)
+
+
+def backward(inputs, options):
+    """A call of its backward kernels, of what forward kernels without a fault found: (output, and the gradients)."""
     grad_output, *qkv = inputs
     output, lse = attention_forward(*qkv, **options)
-    for order, seed, copies in WAYS:
-        with built_by(build), running(order, seed, copies):
-            try:
-                if backward:
-                    results = (output, *attention_backward(grad_output, *qkv, output, lse, **options))
-                else:
-                    results = (attention_forward(*qkv, **options)[0], None, None, None, None)
-            except EmulatorError:
-                return True
-        if not is_close(results):
-            return True
-    return False
+    return lambda: (output, *attention_backward(grad_output, *qkv, output, lse, **options))
 
 
 @contextmanager

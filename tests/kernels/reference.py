@@ -1,4 +1,5 @@
-"""Attention and its gradients as the formulas have them, in float64 and N_q N_k memory: what kernels are held against.
+"""Attention and its gradients as the formulas have them, in N_q N_k memory: what kernels are held against, in float64,
+and in their own precision, whose error says how exact they can be.
 
 Dropout's mask is made by the second implementation of its generator, in NumPy.
 """
@@ -60,6 +61,42 @@ class Attention:
     def _of_group(self, x):
         """Summed over the heads that share one of key and value."""
         return x.reshape(x.shape[0], -1, self.group, *x.shape[2:]).sum(axis=2)
+
+
+def plain_attention(grad_output, query, key, value, *, scale=None, bias=None, dropout_p=0.0, dropout_key=None, **masks):
+    """The output and gradients of plain attention in the dtype of the query: products are summed in float32, what is
+    stored between two products is rounded to that dtype.
+    """
+    dtype = query.dtype
+    scale = np.float32(query.shape[-1] ** -0.5 if scale is None else scale)
+    group = query.shape[1] // key.shape[1]
+    q, g = query.astype(np.float32), grad_output.astype(np.float32)
+    k, v = (np.repeat(x.astype(np.float32), group, axis=1) for x in (key, value))
+    shape = (*q.shape[:3], k.shape[2])
+    scores = q @ k.swapaxes(-1, -2) * scale
+    if bias is not None and bias.dtype != np.bool_:
+        scores = scores + bias.astype(np.float32)
+    masks = {"is_causal": False, "causal_offset": 0, "key_lengths": None} | masks
+    scores = np.where(visible(shape, bias, **masks), scores, -np.inf)
+    largest = scores.max(axis=-1, keepdims=True, initial=np.finfo(np.float32).min)
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=-1, keepdims=True)
+    weights = weights / np.where(total == 0, 1, total)
+    factor = dropout_factor(shape, dropout_p, dropout_key).astype(np.float32)
+
+    def rounded(x):
+        return x.astype(dtype).astype(np.float32)
+
+    def of_group(x):
+        return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(axis=2).astype(dtype)
+
+    kept = rounded(weights * factor)
+    output = rounded(kept @ v)
+    d_weights = (g @ v.swapaxes(-1, -2)) * factor
+    d_scores = rounded(weights * (d_weights - (output * g).sum(axis=-1, keepdims=True)))
+    d_bias = None if bias is None or bias.dtype == np.bool_ else summed_to(d_scores, bias.shape)
+    d_query, d_key = rounded(d_scores @ k * scale), of_group(d_scores.swapaxes(-1, -2) @ q * scale)
+    return output, d_query, d_key, of_group(kept.swapaxes(-1, -2) @ g), d_bias
 
 
 def visible(shape, bias, is_causal, causal_offset, key_lengths):

@@ -15,7 +15,7 @@ import pytest
 
 from kernels import attention_backward, attention_forward, launch, modules
 from kernels.emulator import sanitizer_environment
-from tests.kernels.reference import Attention
+from tests.kernels.reference import Attention, plain_attention
 
 FULL = os.environ.get("MINIGRAD_FULL") == "1"
 NAMES = ("output", "d_query", "d_key", "d_value", "d_bias")
@@ -77,14 +77,6 @@ OPTIONS = {
 }
 
 
-def options_of_width(name, width):
-    """Those of a name, with scores as large as they are with d = 16: float32's rounding of products grows with them."""
-    options = OPTIONS[name]()
-    if "scale" in options:
-        options["scale"] *= (16 / max(16, width)) ** 0.5
-    return options
-
-
 def every(cases):
     """The cases that only the full matrix has."""
     return list(cases) if FULL else []
@@ -119,6 +111,26 @@ def errors(inputs, results, options):
             distance = np.linalg.norm(found - exact) if np.isfinite(found).all() else np.inf
             errors[name] = distance / (np.linalg.norm(exact) if np.linalg.norm(exact) > 1e-12 else 1)
     return errors
+
+
+def excess(inputs, results, options):
+    """Of the output and each gradient: its error, in units of what is allowed it.
+
+    Allowed is a small multiple of what plain attention in the same dtype errs by, and 1e-6 in any case.
+    """
+    is_float32 = inputs[0].dtype == np.float32
+    found, plain = (errors(inputs, x, options) for x in (results, plain_attention(*inputs, **options)))
+    allowed = {name: (2 if is_float32 or name == "output" else 3) * plain[name] for name in found}
+    return {name: found[name] / max(allowed[name], 1e-6) for name in found}
+
+
+def is_as_exact_as_plain(inputs, options, results):
+    return max(excess(inputs, results, options).values()) <= 1
+
+
+def assert_close(inputs, results, options):
+    found = excess(inputs, results, options)
+    assert max(found.values()) <= 1, f"errors, where 1 is allowed: {found}"
 
 
 def assert_same_bits(results, expected, how=""):

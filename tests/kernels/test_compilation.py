@@ -14,7 +14,7 @@ import pytest
 
 from kernels import launch
 from kernels.modules import source_text
-from kernels.tiles import HEAD_DIMS, Tiles, choose_tiles
+from kernels.tiles import HEAD_DIMS, ON_TENSOR_CORES, Tiles, choose_tiles
 from tests.kernels.compilers import COMPILERS, Binary, assert_no_spills, compiled
 from tests.kernels.support import FULL
 
@@ -24,16 +24,20 @@ VARIANTS = {
     "float32": [("-DALIGNED=1",), ("-DALIGNED=0",)],
     "float16": [("-DUSE_BF16=0",)],
     "bfloat16": [("-DUSE_BF16=1",)],
-    "tf32": [()],
+    ON_TENSOR_CORES: [()],
 }
-TENSOR_CORES = {"float16": "HMMA.16816.F32 ", "bfloat16": "HMMA.16816.F32.BF16 ", "tf32": "HMMA.1688.F32.TF32 "}
+TENSOR_CORES = {
+    "float16": "HMMA.16816.F32 ",
+    "bfloat16": "HMMA.16816.F32.BF16 ",
+    ON_TENSOR_CORES: "HMMA.1688.F32.TF32 ",
+}
 
 
 @dataclass(frozen=True)
 class Build:
     """What the launcher compiles for some call."""
 
-    kind: str  # the dtype, or "tf32" for float32 on tensor cores
+    kind: str  # the dtype, or ON_TENSOR_CORES
     tiles: Tiles
     options: tuple[str, ...]
     is_sampled: bool  # compiled without MINIGRAD_FULL too

@@ -11,18 +11,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from kernels import fused, modules
+from kernels import arrays, elements, fused, modules
 from kernels.emulator import EmulatedModule, running
 from minigrad.backend import DeviceError
 from tests.kernels.compilers import COMPILERS, assert_no_spills, compiled
 from tests.kernels.elements import (
     DTYPES,
-    OF_GELU,
+    OF_ELEMENTWISE,
     OF_ROWS,
     assert_fault_is_found,
     draw,
     each_dtype,
     in_every_order,
+    of_sources,
     tolerance,
 )
 from tests.kernels.emulator.compiled import needs_compiler
@@ -89,7 +90,7 @@ def test_layer_norm_of_many_rows_sums_part_by_part():
 
 @needs_compiler
 def test_rows_past_the_greatest_grid(monkeypatch):
-    monkeypatch.setattr(fused, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(elements, "MOST_BLOCKS", 2)
     for shape in ((50, 4), (5, 1030)):
         x, g, weight, bias = draw(shape, shape, shape[1:], shape[1:])
         for found, exact in zip(layer_norm(x, weight, bias, g), exact_layer_norm(x, weight, bias, g), strict=True):
@@ -119,7 +120,8 @@ def test_any_strides():
 
 
 def test_no_rows_and_no_columns_need_no_launch(monkeypatch):
-    monkeypatch.setattr(fused, "launch", lambda *arguments: pytest.fail("launched"))
+    for module in (elements, fused):
+        monkeypatch.setattr(module, "launch", lambda *arguments: pytest.fail("launched"))
     for shape in ((0, 4), (3, 0)):
         x, weight = np.zeros(shape, np.float32), np.ones(shape[1], np.float32)
         y, d_x, d_weight, d_bias = layer_norm(x, weight, weight, x)
@@ -280,6 +282,15 @@ WRONG = [
     (ValueError, r"cross_entropy: the gradient must be an array of float32 \(3,\), got float",
      lambda: fused.cross_entropy_backward(1.0, X, IDS, EACH_ROW, EACH_ROW, **CLASSES)),
     (TypeError, "gelu: the kernels compute in .*, got int64", lambda: fused.gelu_forward(IDS, approximate="none")),
+    (ValueError, "gelu: x must be an array, got list", lambda: fused.gelu_forward([1.0], approximate="none")),
+    (ValueError, "gelu: x must be an array, got MaskedArray",
+     lambda: fused.gelu_forward(np.ma.array(X), approximate="none")),
+    (ValueError, "gelu: approximate must be 'none' or 'tanh', got 'erf'",
+     lambda: fused.gelu_forward(X, approximate="erf")),
+    (ValueError, "gelu: approximate must be 'none' or 'tanh', got None",
+     lambda: fused.gelu_backward(X, X, approximate=None)),
+    (ValueError, r"layer_norm: weight must be an array of float32 \(4,\), got MaskedArray",
+     lambda: fused.layer_norm_forward(X, np.ma.array(ROW), None, eps=EPS)),
     (ValueError, r"gelu: the gradient must be an array of float32 \(3, 4\), got float32 \(4,\)",
      lambda: fused.gelu_backward(ROW, X, approximate="none")),
 ]  # fmt: skip
@@ -292,7 +303,7 @@ def test_what_does_not_fit_is_refused(error, text, call):
 
 
 def test_arrays_apart_are_refused(monkeypatch):
-    monkeypatch.setattr(fused, "device_of", lambda array: "cuda:0" if array is ROW else "cpu")
+    monkeypatch.setattr(arrays, "device_of", lambda array: "cuda:0" if array is ROW else "cpu")
     with pytest.raises(DeviceError, match="layer_norm: weight is on cuda:0, other arrays of the call are on cpu"):
         fused.layer_norm_forward(X, ROW, None, eps=EPS)
 
@@ -316,15 +327,14 @@ BARRIERS = [
 
 
 @needs_compiler
-@pytest.mark.parametrize("barrier", BARRIERS if FULL else BARRIERS[:1])
+@pytest.mark.parametrize("barrier", BARRIERS)
 def test_a_missing_barrier_is_found(barrier):
     assert_fault_is_found(OF_ROWS, barrier, error_of_long_rows)
 
 
 def rows_sanitized(sanitize, dtype):
     """In a process that was started for the sanitizer; sizes that fill no warp and no block."""
-    fused.SOURCES = OF_ROWS
-    with built_by(partial(EmulatedModule, sanitize=sanitize)), running("random", seed=1):
+    with of_sources(OF_ROWS), built_by(partial(EmulatedModule, sanitize=sanitize)), running("random", seed=1):
         for shape in ((70, 33), (2, 1030)):
             x, g, weight = draw(shape, shape, shape[1:], dtype=dtype)
             layer_norm(x, weight, weight, g)
@@ -334,22 +344,17 @@ def rows_sanitized(sanitize, dtype):
 
 def gelu_sanitized(sanitize, dtype):
     """As `rows_sanitized`; a size that fills no chunk."""
-    fused.SOURCES = OF_GELU
-    with built_by(partial(EmulatedModule, sanitize=sanitize)), running("random", seed=1):
+    with of_sources(OF_ELEMENTWISE), built_by(partial(EmulatedModule, sanitize=sanitize)), running("random", seed=1):
         x, g = draw(1030, 1030, dtype=dtype)
         for form in fused.GELU_FORMS:
             fused.gelu_backward(g, fused.gelu_forward(x, approximate=form), approximate=form)
 
 
-SANITIZED = itertools.product(("address", "thread"), DTYPES, ("rows_sanitized", "gelu_sanitized"))
-
-
 @needs_compiler
-@pytest.mark.parametrize(
-    "sanitize, dtype, run",
-    list(SANITIZED) if FULL else [("thread", "float32", "rows_sanitized")],  # which share memory between threads
-)
-def test_sanitizers_report_nothing(sanitize, dtype, run):
+@pytest.mark.parametrize("dtype", DTYPES if FULL else ["float32"])
+@pytest.mark.parametrize("run", ["rows_sanitized", "gelu_sanitized"])
+@pytest.mark.parametrize("sanitize", ["address", "thread"])
+def test_sanitizers_report_nothing(sanitize, run, dtype):
     assert_nothing_reported(sanitize, f"{__name__}:{run}", sanitize, dtype)
 
 
@@ -357,7 +362,7 @@ def test_sanitizers_report_nothing(sanitize, dtype, run):
 
 KERNELS = [
     "layer_norm_forward", "layer_norm_backward", "layer_norm_sums_of_parts", "layer_norm_sums",
-    "cross_entropy_forward", "cross_entropy_backward", "gelu_forward", "gelu_backward",
+    "cross_entropy_forward", "cross_entropy_backward", "gelu_forward", "gelu_backward", "dropout",
     "adam", "squares_of_chunks", "scale_gradients",
 ]  # fmt: skip
 BUILDS = list(itertools.product(DTYPES, COMPILERS))
@@ -366,7 +371,7 @@ SAMPLED = [("float32", compiler) for compiler in COMPILERS[:3]] + [("bfloat16", 
 
 @pytest.mark.parametrize("dtype, compiler", BUILDS if FULL else SAMPLED)
 def test_no_register_is_spilled(dtype, compiler):
-    code, options = modules.source_text(fused.SOURCES), (f"-DDTYPE={fused.DTYPES[dtype]}",)
+    code, options = modules.source_text(elements.SOURCES), (f"-DDTYPE={elements.DTYPES[dtype]}",)
     binary = compiled(*compiler, code, options)
     assert_no_spills(binary, *KERNELS)
     assert max(kernel.registers for kernel in binary.kernels.values()) <= 32  # 2048 threads of a multiprocessor

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernels import attention_backward, attention_forward, call, launch
-from kernels.tiles import choose_tiles
+from kernels import attention_backward, attention_forward, call, devices, launch
+from kernels.tiles import ON_TENSOR_CORES, choose_tiles
 from minigrad.backend import DeviceError
 from tests.kernels.emulator.compiled import needs_compiler
 from tests.kernels.support import forget_modules
@@ -25,6 +25,7 @@ def arrays(*, queries=4, keys=6, heads=2, key_heads=2, width=8):
 QUERY, KEY, _ = arrays()
 WRONG_INPUTS = [
     (TypeError, "query must be an array of NumPy or CuPy, got list", ([1.0], KEY, KEY)),
+    (TypeError, "key must be an array of NumPy or CuPy, got MaskedArray", (QUERY, np.ma.array(KEY), KEY)),
     (TypeError, "one dtype, got float32, float64 and float32", (QUERY, KEY.astype(np.float64), KEY)),
     (TypeError, "compute in float32, float16, bfloat16, got float64", [x.astype("f8") for x in (QUERY, KEY, KEY)]),
     (TypeError, "compute in float32, float16, bfloat16, got int64", [x.astype("i8") for x in (QUERY, KEY, KEY)]),
@@ -52,7 +53,10 @@ WRONG_OPTIONS = [
     (ValueError, "does not broadcast", {"bias": np.zeros((1, 1, 1, 1, 1), bool)}),
     (TypeError, "key_lengths must be integers, got float64", {"key_lengths": [1.0, 2.0, 3.0]}),
     (ValueError, r"key_lengths must be of shape \(B,\) = \(3,\), got \(2,\)", {"key_lengths": [1, 2]}),
-    (TypeError, "cannot be interpreted as an integer", {"is_causal": True, "causal_offset": 0.5}),
+    (TypeError, "causal_offset must be an integer, got 0.5", {"is_causal": True, "causal_offset": 0.5}),
+    (ValueError, "scale must be a number that float32 holds, got 'a'", {"scale": "a"}),
+    (ValueError, "scale must be a number that float32 holds, got nan", {"scale": float("nan")}),
+    (ValueError, r"scale must be a number that float32 holds, got 1e\+300", {"scale": 1e300}),
     (ValueError, "dropout_p must be from 0 to 1, got 1.5", {"dropout_p": 1.5}),
     (ValueError, "dropout_p must be from 0 to 1, got nan", {"dropout_p": float("nan")}),
     (ValueError, r"dropout_p=0.1 needs dropout_key=\(seed, step, call\), .* got None", {"dropout_p": 0.1}),
@@ -68,19 +72,20 @@ def test_options_that_do_not_fit(error, text, options):
 
 
 @pytest.mark.parametrize(
-    "error, text, replaced",
+    "text, replaced",
     [
-        (ValueError, r"grad_output must be an array of the query's shape \(3, 2, 4, 8\)", {"grad_output": QUERY[:1]}),
-        (ValueError, "output must be an array of the query's shape .* got None", {"output": None}),
-        (TypeError, "grad_output must be float32 as the query is", {"grad_output": QUERY.astype(np.float64)}),
-        (ValueError, r"lse must be float32 of shape \(3, 2, 4\), got float64", {"lse": np.zeros((3, 2, 4))}),
-        (ValueError, r"lse must be float32 of shape \(3, 2, 4\), got", {"lse": np.zeros((3, 2, 5), np.float32)}),
+        (r"grad_output must be an array of float32 \(3, 2, 4, 8\), got float32 \(1, 2", {"grad_output": QUERY[:1]}),
+        (r"output must be an array of float32 \(3, 2, 4, 8\), got NoneType", {"output": None}),
+        (r"grad_output must be an array of float32 .*, got float64", {"grad_output": QUERY.astype(np.float64)}),
+        (r"lse must be an array of float32 \(3, 2, 4\), got float64", {"lse": np.zeros((3, 2, 4))}),
+        (r"lse must be an array of float32 \(3, 2, 4\), got float32 \(3, 2, 5\)", {"lse": np.zeros((3, 2, 5), "f")}),
+        (r"lse must be an array of float32 \(3, 2, 4\), got NoneType", {"lse": None}),
     ],
 )
-def test_what_backward_is_given_must_be_of_its_forward(error, text, replaced):
+def test_what_backward_is_given_must_be_of_its_forward(text, replaced):
     query, key, value = arrays()
     given = {"grad_output": query, "output": query, "lse": np.zeros((3, 2, 4), np.float32)} | replaced
-    with pytest.raises(error, match=text):
+    with pytest.raises(ValueError, match=f"attention: {text}"):
         attention_backward(given["grad_output"], query, key, value, given["output"], given["lse"])
 
 
@@ -97,7 +102,7 @@ def test_no_tiles_for_a_device_with_too_little_shared_memory():
 
 
 @pytest.mark.parametrize(
-    ("capability", "shared", "dtype", "width", "expected"),
+    ("capability", "shared", "kind", "width", "expected"),
     [
         ("90", 227, "float32", 256, True),
         ("90", 227, "float16", 256, True),
@@ -105,18 +110,30 @@ def test_no_tiles_for_a_device_with_too_little_shared_memory():
         ("90", 227, "float64", 16, False),
         ("75", 64, "float16", 16, False),  # instructions of sm_80
         ("75", 64, "float32", 16, True),
+        ("75", 64, ON_TENSOR_CORES, 16, False),
+        ("90", 227, ON_TENSOR_CORES, 16, True),
         ("75", 64, "float32", 256, False),  # no tiles fit
     ],
 )
-def test_which_devices_have_kernels(monkeypatch, capability, shared, dtype, width, expected):
+def test_which_devices_have_kernels(monkeypatch, capability, shared, kind, width, expected):
     device = SimpleNamespace(compute_capability=capability, attributes={"MaxSharedMemoryPerBlockOptin": shared << 10})
     cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda index: device))
-    monkeypatch.setattr(launch, "cuda_device", lambda name: (cupy, 0))
-    assert launch.has_kernels.__wrapped__(dtype, width, "cuda:0") == expected  # not from its cache
+    monkeypatch.setattr(devices, "cuda_device", lambda name: (cupy, 0))
+    assert launch.has_kernels.__wrapped__(kind, width, "cuda:0") == expected  # not from its cache
+
+
+@pytest.mark.parametrize("kind, options", [("float16", {}), ("float32", {"tensor_cores": True})])
+def test_a_gpu_that_is_too_old(monkeypatch, kind, options):
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda index: SimpleNamespace(compute_capability="75")))
+    monkeypatch.setattr(devices, "cuda_device", lambda name: (cupy, 0))
+    monkeypatch.setattr(call, "device_of", lambda array: "cuda:0")
+    needed = ON_TENSOR_CORES if options else kind
+    with pytest.raises(TypeError, match=f"attention: {needed} needs compute capability 8.0, cuda:0 has 7.5"):
+        attention_forward(*[x.astype(kind) for x in arrays()], **options)
 
 
 def test_more_blocks_than_a_launch_takes():
-    made = call.Call(*arrays(), call.Options(None, False, 0, None, None, 0.0, None))
+    made = call.Call(*arrays(), call.Options())
     with pytest.raises(ValueError, match=r"2147483648 blocks of work, a GPU takes fewer than 2\*\*31"):
         launch._Kernels(made, backward=False).launch("attention_forward", 2**31)
 
@@ -160,7 +177,7 @@ def cupy(monkeypatch):
     recorder.cuda = SimpleNamespace(Device=lambda index: SimpleNamespace(attributes=limit))
     monkeypatch.setattr(call, "array_module", lambda *arrays: recorder)
     monkeypatch.setattr(call, "device_of", lambda array: "cuda:0")
-    monkeypatch.setattr(launch, "cuda_device", lambda device: (recorder, 0))
+    monkeypatch.setattr(devices, "cuda_device", lambda device: (recorder, 0))
     forget_modules()
     yield recorder
     forget_modules()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernels import attention_backward, attention_forward, call, launch
+from kernels import attention_backward, attention_forward, call, devices
 from kernels.memory import memory_plan
 from tests.kernels.support import forget_modules
 
@@ -16,8 +16,8 @@ class Counting:
 
     def __init__(self):
         self.made = []
-        limit = {"MaxSharedMemoryPerBlockOptin": 227 << 10}
-        self.cuda = SimpleNamespace(Device=lambda index: SimpleNamespace(attributes=limit))
+        gpu = SimpleNamespace(compute_capability="90", attributes={"MaxSharedMemoryPerBlockOptin": 227 << 10})
+        self.cuda = SimpleNamespace(Device=lambda index: gpu)
 
     def __getattr__(self, name):
         theirs = getattr(np, name)
@@ -46,7 +46,7 @@ def library(monkeypatch):
     counting = Counting()
     monkeypatch.setattr(call, "array_module", lambda *arrays: counting)
     monkeypatch.setattr(call, "device_of", lambda array: "cuda:0")
-    monkeypatch.setattr(launch, "cuda_device", lambda device: (counting, 0))
+    monkeypatch.setattr(devices, "cuda_device", lambda device: (counting, 0))
     forget_modules()
     yield counting
     forget_modules()
@@ -69,6 +69,14 @@ def test_the_plan_has_every_array_that_is_made(library, dtype, query_shape, key_
     assert sorted(library.made) == sorted((array.shape, array.dtype) for array in plan if array.made_by == "backward")
     given = [(array.shape, array.dtype) for array in plan if array.made_by == "caller"]
     assert sorted(given) == sorted([(query_shape, dtype)] * 2 + [(key_shape, dtype)] * 2)
+
+
+def test_a_plan_of_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"memory_plan: dtype must be one of float32, .*, got 'float64'"):
+        memory_plan((1, 1, 4, 8), (1, 1, 4, 8), "float64")
+    for query, key in (((1, 4, 8), (1, 4, 8)), ((3, 1, 4, 8), (1, 1, 4, 8)), ((1, 1, 4, 8), (1, 1, 4, 16))):
+        with pytest.raises(ValueError, match=r"memory_plan: query .* and key .* do not fit"):
+            memory_plan(query, key, "float32")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

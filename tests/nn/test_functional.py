@@ -302,7 +302,7 @@ def test_dropout_refuses_what_is_no_probability(p, training):
 
 
 def test_the_graph_keeps_dropouts_mask_as_it_was_made():
-    x = mg.ones(3, 4, requires_grad=True)
+    x = mg.ones(3, 4, dtype=np.float64, requires_grad=True)  # of other dtypes a GPU's kernel keeps none
     kept = dropout_mask(x, x.shape, 0.5)
     assert isinstance(kept, mg.Tensor) and (x * kept).node.inputs[1] is kept
     assert isinstance(F.dropout(x).node.inputs[1], mg.Tensor)  # an array would have been copied
@@ -392,6 +392,17 @@ def test_embedding_refuses_what_it_cannot_take():
         F.embedding([1], mg.ones(5, 2), padding_idx=5)
 
 
+# ---- numbers of NumPy ------------------------------------------------------------------------------------------------
+
+
+def test_no_kernel_is_asked_for_a_number_of_numpy(monkeypatch):
+    """It has no device."""
+    for name in ("kernel_gelu", "kernel_dropout"):
+        monkeypatch.setattr(F, name, lambda *inputs, name=name, **options: pytest.fail(f"{name} was asked"))
+    assert_close(F.gelu(np.float32(1)), 0.8413447, 1e-6)
+    assert F.dropout(np.float32(3), 0.5) in (0, 6)
+
+
 # ---- on a GPU, pretended ---------------------------------------------------------------------------------------------
 
 
@@ -418,7 +429,10 @@ def test_numpy_scalars_as_options_do_not_widen():
     ("name", "call"),
     [
         ("attention: scale", lambda x, n: F.scaled_dot_product_attention(x, x, x, scale=n)),
-        ("attention: dropout_p", lambda x, n: F.scaled_dot_product_attention(x, x, x, dropout_p=n)),
+        (
+            "attention: dropout_p",
+            lambda x, n: (mg.manual_seed(0), F.scaled_dot_product_attention(x, x, x, dropout_p=n))[1],
+        ),
         ("layer_norm: eps", lambda x, n: F.layer_norm(x, 2, eps=n)),
         ("rms_norm: eps", lambda x, n: F.rms_norm(x, 2, eps=n)),
         ("cosine_similarity: eps", lambda x, n: F.cosine_similarity(x, x, eps=n)),

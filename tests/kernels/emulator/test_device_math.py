@@ -70,6 +70,16 @@ def test_bits():
     assert found.tolist() == expected
 
 
+def test_floats_become_integers_as_on_a_gpu():
+    code = """extern "C" __global__ void f(const float* x, int* y) {
+        y[0] = __float2int_rz(x[0]); y[1] = __float2int_rn(-x[0]); y[2] = __float2int_ru(x[1]);
+        y[3] = __float2int_rd(-x[2]); y[4] = __float2int_rz(x[2]); y[5] = __float2int_ru(x[3]);
+    }"""
+    found = np.zeros(6, np.int32)
+    compiled(code).get_function("f")((1,), (1,), (np.array([1e20, np.nan, 2**31, 1.5], np.float32), found))
+    assert found.tolist() == [2**31 - 1, -(2**31), 0, -(2**31), 2**31 - 1, 2]
+
+
 def test_vectors():
     x, y, z = np.arange(4, dtype=np.float32), np.zeros(4, np.float32), np.zeros(4, np.uint32)
     launch("vectors", x, y, z)

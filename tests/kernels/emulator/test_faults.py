@@ -1,6 +1,7 @@
 """What a kernel does wrong is found, and said with the line of its source. Each kernel here has one fault."""
 
 import re
+import signal
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from tests.kernels.emulator.compiled import compiled, needs_compiler
 pytestmark = needs_compiler
 
 CODE = r"""
+#include <assert.h>
 #define ALL 0xffffffffu
 #define KERNEL(name) extern "C" __global__ void name(float* x, int n)
 
@@ -53,6 +55,7 @@ KERNEL(out_of_an_array) {
     rows[n % 4][n] = 1;  // line K
 }
 KERNEL(divided_by_zero) { x[0] = 5 / (n - n); }  // line L
+KERNEL(divided_by_minus_one) { x[0] = (-2147483647 - n) / (n - 2); }
 KERNEL(asserts) { assert(x[0] > n); }  // line M
 KERNEL(traps) { if (threadIdx.x == 2) __trap(); }  // line N
 KERNEL(null_pointer) { x = nullptr; x[n] = 1; }
@@ -92,6 +95,7 @@ not_in_its_mask 0: thread (8,0,0) of block (0,0,0): __syncwarp at I: lane 8 is n
 misaligned 0: at J: that of 'struct float4' must be a multiple of 16
 out_of_an_array 8: index out of bounds at K: 8 of 'float [8]'
 divided_by_zero 0: division by zero of 'int' at L
+divided_by_minus_one 1: an integer was divided by zero, or the smallest of its type by -1
 asserts 3: assertion failed at M: x[0] > n
 traps 0: thread (2,0,0) of block (0,0,0): __trap at N
 null_pointer 0: memory access fault at address (nil)
@@ -142,3 +146,76 @@ def test_signals_are_handled_again_as_before():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout == "found\n" and result.returncode < 0
+
+
+@pytest.mark.parametrize("name", ["atomicMax", "atomicSub", "atomicXor"])
+def test_atomic_operations_that_a_gpu_has_for_integers_alone(name):
+    code = f'extern "C" __global__ void atomic(float* x) {{ {name}(x, 1.0f); }}'
+    with pytest.raises(EmulatorError, match=f"{name} takes integers alone"):
+        compiled(code).get_function("atomic")
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+ENDLESS = r"""
+extern "C" __global__ void waits(volatile int* x) {
+    if (threadIdx.x == 0) printf("runs\n"), fflush(stdout);
+    while (x[threadIdx.x] == 0) {}
+}
+extern "C" __global__ void meets(volatile int* x) {
+    if (threadIdx.x == 0) printf("runs\n"), fflush(stdout);
+    while (x[threadIdx.x] == 0) __syncthreads();
+}
+extern "C" __global__ void sets(int* x) { x[threadIdx.x] = 1; }
+"""
+INTERRUPTED = """
+import signal, sys, threading
+import numpy as np
+import tests.kernels.emulator.test_faults as faults
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it was ignored, as in the background
+x = np.zeros(2, np.int32)
+
+def launch(name):
+    try:
+        faults.compiled(faults.ENDLESS).get_function(name)((1,), (2,), (x,))
+    except faults.EmulatorError as error:
+        print(error)
+
+way, name = sys.argv[1:]
+try:
+    if way == "main":
+        launch(name)
+    else:
+        thread = threading.Thread(target=launch, args=[name])
+        thread.start()
+        thread.join()
+        threading.Event().wait(60)
+except KeyboardInterrupt:
+    print("KeyboardInterrupt")
+launch("sets")
+print(x)
+"""
+
+
+def interrupted(*args):
+    """What a process prints, and its status, that is interrupted once a kernel of it runs."""
+    command = [sys.executable, "-c", INTERRUPTED, *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "runs\n"
+            process.send_signal(signal.SIGINT)
+            return process.communicate(timeout=60)[0], process.returncode
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", ["waits", "meets"])
+def test_a_kernel_that_never_ends_can_be_interrupted(name):
+    assert interrupted("main", name) == ("KeyboardInterrupt\n[1 1]\n", 0)
+
+
+def test_a_kernel_of_another_thread_can_be_interrupted():
+    printed, status = interrupted("thread", "waits")
+    assert printed.startswith("waits: thread (0,0,0) of block (0,0,0): interrupted\nKeyboardInterrupt\n"), printed
+    assert printed.endswith("[1 1]\n") and status == 0

@@ -209,6 +209,66 @@ def test_much_shared_memory_must_be_asked_for():
         kernel(ONE, ONE, (out, np.int32(0)), shared_mem=-4)
 
 
+SHARED = """extern "C" __global__ void shared(float* out) {
+    extern __shared__ float tile[];
+    __shared__ float values[COUNT];
+    tile[0] = values[threadIdx.x] = 1;
+    out[0] = values[threadIdx.x] + tile[0];
+}"""
+
+
+def test_shared_variables_take_from_the_shared_memory_of_a_block():
+    out = np.zeros(1, np.float32)
+    kernel = compiled(SHARED, "-DCOUNT=10000").get_function("shared")
+    kernel(ONE, ONE, (out,), shared_mem=9152)
+    assert out[0] == 2
+    with pytest.raises(EmulatorError, match="9153 bytes, 9152 are allowed besides the 40000 of its __shared__ var"):
+        kernel(ONE, ONE, (out,), shared_mem=9153)
+    with pytest.raises(EmulatorError, match="a block has at most 192448 on sm_90 besides the 40000 of its __shared__"):
+        kernel.max_dynamic_shared_size_bytes = 192449
+    kernel.max_dynamic_shared_size_bytes = 192448
+    kernel(ONE, ONE, (out,), shared_mem=192448)
+
+
+def test_shared_variables_have_48_kib_at_most():
+    compiled(SHARED, "-DCOUNT=12288").get_function("shared")
+    with pytest.raises(EmulatorError, match="its __shared__ variables take 49156 bytes, 49152 are possible; more"):
+        compiled(SHARED, "-DCOUNT=12289").get_function("shared")
+
+
+@pytest.mark.parametrize("declaration", ["float shared[2] = {0, 1}", "struct { float a = 3; } shared[2]"])
+def test_shared_variables_have_no_values_to_begin_with(declaration):
+    code = f"""extern "C" __global__ void f(char* out) {{
+        __shared__ {declaration};
+        *out = *(char*)&shared[threadIdx.x];
+    }}"""
+    for _ in range(2):
+        with pytest.raises(EmulatorError, match="a __shared__ variable cannot be declared with a value: assign it"):
+            EmulatedModule(code).get_function("f")
+
+
+@pytest.mark.parametrize("grid", [(1,), (2,), (5, 1, 3), (16,), (17, 59), (40000,)])
+def test_any_order_of_blocks_has_each_of_them_once(grid):
+    code = """extern "C" __global__ void number(int* order, int* count) {
+        order[(*count)++] = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    }"""
+    order = np.zeros((2, np.prod(grid)), np.int32)
+    for seed in range(2):
+        with running("random", seed):
+            compiled(code).get_function("number")(grid, ONE, (order[seed], np.zeros(1, np.int32)))
+        np.testing.assert_array_equal(np.sort(order[seed]), np.arange(order.shape[1]))
+    assert order.shape[1] < 15 or (order[0] != order[1]).any()
+
+
+@pytest.mark.parametrize("order", ["fifo", "lifo", "random"])
+def test_a_grid_may_be_as_large_as_on_a_gpu(order):
+    code = 'extern "C" __global__ void stop(int* x) { *x = 1; __trap(); }'
+    x = np.zeros(1, np.int32)
+    with running(order), pytest.raises(EmulatorError, match="__trap"):
+        compiled(code).get_function("stop")((2**31 - 1, 65535, 65535), ONE, (x,))
+    assert x[0] == 1
+
+
 def test_threads_of_python_launch_one_after_another():
     def total(value):
         x, result = np.full(500, value, np.float32), np.zeros(500, np.float32)
@@ -237,7 +297,106 @@ def test_a_module_has_the_kernels_that_its_source_compiles_to():
     assert compiled(CODE).get_function("add") is compiled(CODE).get_function("add")
 
 
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "__launch_bounds__(64) __global__ void",
+        "void __global__ __launch_bounds__(64)",
+        "__global__ void __launch_bounds__(SIZES[1])",
+        "__global__ __launch_bounds__(SIZES[0] * 2)\n\nvoid",
+    ],
+)
+def test_a_kernel_may_be_declared_in_any_order_of_words(declaration):
+    code = f'constexpr int SIZES[] = {{32, 64}};\nextern "C" {declaration} remove(int* out) {{ *out = 7; }}'
+    kernel, out = compiled(code).get_function("remove"), np.zeros(1, np.int32)
+    kernel(ONE, (64,), (out,))
+    assert out[0] == 7
+    with pytest.raises(EmulatorError, match="__launch_bounds__ promises at most 64"):
+        kernel(ONE, (65,), (out,))
+
+
+def test_comments_and_strings_may_hold_anything():
+    code = r"""
+    /*
+    extern "C" __global__ void old(float* out) { extern __shared__ float tile[]; out[0] = tile[0]; }
+    #include <no_such_header.h>
+    */
+    // extern "C" __global__ void older(float* out) {} \
+    #include <no_such_header.h>
+    #define NUMBERS 1'000'000 + '"' + sizeof "/*"
+    #if 0
+    It's a "remark.
+    #endif
+    extern "C" __global__ void values(int* out) {
+        out[0] = NUMBERS;
+        const char* text = R"-(extern "C" __global__ )"
+    #include <no_such_header.h>
+    )-";
+        for (out[1] = 0; text[out[1]]; ++out[1]) {}
+    }
+    """
+    out = np.zeros(2, np.int32)
+    compiled(code).get_function("values")(ONE, ONE, (out,))
+    assert out.tolist() == [1_000_000 + 34 + 3, len('extern "C" __global__ )"\n    #include <no_such_header.h>\n    ')]
+    with pytest.raises(EmulatorError, match=r"it has: values$"):
+        compiled(code).get_function("old")
+
+
+def test_headers_are_included_where_the_preprocessor_comes_to_them():
+    code = """
+    #ifndef CUDA_CPU
+    #include <cuda_fp16.h>
+    #elif OTHER
+    #  include <no_such_header.h>
+    #else
+    #include <climits> /* for INT_MAX,
+    */
+    #endif
+    extern "C" __global__ void largest(int* out) { *out = INT_MAX; }
+    """
+    out = np.zeros(1, np.int32)
+    compiled(code).get_function("largest")(ONE, ONE, (out,))
+    assert out[0] == 2**31 - 1
+    with pytest.raises(EmulatorError, match=r"kernel.cu:5:.*no_such_header.h: No such file(.|\n)*no headers of CUDA"):
+        compiled(code, "-DOTHER=1").get_function("largest")
+
+
+def test_dynamic_shared_memory_may_be_of_a_template():
+    code = """template <class T> struct Pair { T a, b; };
+    extern "C" __global__ void f(float* out) {
+        extern __shared__ Pair<float> pairs[];
+        pairs[3].b = 4;
+        *out = pairs[3].b;
+    }"""
+    out = np.zeros(1, np.float32)
+    compiled(code).get_function("f")(ONE, ONE, (out,), shared_mem=32)
+    assert out[0] == 4
+
+
+@pytest.mark.parametrize(
+    "standard, version", [("-std=c++11", 17), ("--std=c++14", 17), ("-std=c++17", 17), ("-std=c++20", 20)]
+)
+def test_older_standards_are_compiled_as_cxx_17(standard, version):
+    code = 'extern "C" __global__ void f(int* out) { *out = __cplusplus / 100 - 2000; }'
+    out = np.zeros(1, np.int32)
+    compiled(code, standard).get_function("f")(ONE, ONE, (out,))
+    assert out[0] == version
+
+
+@pytest.mark.parametrize("option", ["-D", "-D=3", "-D3X", "-DX=1\n#error", "-DX+1", ""])
+def test_a_macro_has_a_name_and_one_line(option):
+    with pytest.raises(EmulatorError, match=r"^option .*: the emulator takes -Dname=value, -Dname and -std="):
+        EmulatedModule(CODE, (option,))
+
+
 def test_options_that_are_not_known_are_refused():
+    with pytest.raises(EmulatorError, match=r"option '-std=c\+\+99': the standards of C\+\+ are c\+\+03, c\+\+11"):
+        EmulatedModule(CODE, ("-std=c++99",))
+    for options in (None, (1,), 1):
+        with pytest.raises(TypeError, match=r"options=.*: a tuple of options, such as \("):
+            EmulatedModule(CODE, options)
+    with pytest.raises(TypeError, match="code=None: a source is a string"):
+        EmulatedModule(None)
     with pytest.raises(EmulatorError, match="option '-O3': the emulator takes -Dname=value"):
         EmulatedModule(CODE, ("-O3",))
     with pytest.raises(TypeError, match="a tuple of options"):

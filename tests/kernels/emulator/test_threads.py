@@ -91,6 +91,7 @@ extern "C" __global__ void atomics(int* whole, float* real, unsigned long long* 
     atomicOr(&whole[4], 1 << i % 5); atomicAnd(&whole[5], ~(1 << i % 5)); atomicXor(&whole[6], i);
     atomicAdd(real, 0.5f); atomicAdd(wide, 1ull << 33); atomicAdd(precise, 0.25);
     if (atomicCAS(&whole[7], 0, 1) == 0) atomicExch(&whole[8], 9);  // one thread alone
+    atomicInc((unsigned*)&whole[9], 6); atomicDec((unsigned*)&whole[10], 6);  // counting to 6 and from it, in a circle
 }
 """
 
@@ -174,9 +175,9 @@ def test_unwritten_shared_memory_is_nan_in_every_block():
 
 
 def test_atomic_operations():
-    whole, real = np.zeros(9, np.int32), np.zeros(1, np.float32)
+    whole, real = np.zeros(11, np.int32), np.zeros(1, np.float32)
     whole[5] = -1
     wide, precise = np.zeros(1, np.uint64), np.zeros(1)
     launch("atomics", whole, real, wide, precise, block=100)
-    assert whole.tolist() == [4950, -4950, 99, -99, 31, -32, np.bitwise_xor.reduce(np.arange(100)), 1, 9]
+    assert whole.tolist() == [4950, -4950, 99, -99, 31, -32, np.bitwise_xor.reduce(np.arange(100)), 1, 9, 2, 5]
     assert (real[0], wide[0], precise[0]) == (50, 100 << 33, 25)
