@@ -73,7 +73,6 @@ class Call:
         self.key_heads, self.width = key_heads, width
         self.bias = _read_bias(options.bias, query, self.scores_shape)
         self.key_lengths = _read_key_lengths(options.key_lengths, query, batches, keys)
-        self.has_dropout = options.dropout_p > 0
         self.attention = np.zeros(1, ATTENTION)  # an array of one struct passes by value
         a = self.attention[0]
         for name, size in zip(SIZES, (batches, heads, key_heads, queries, keys, width), strict=True):
@@ -84,6 +83,7 @@ class Call:
             self.bias = self.library.ones((1, 1, 1, 1), np.bool_)  # else the scale must not change the order of scores
         dropout = read_dropout(options.dropout_p, options.dropout_key, "attention: dropout_p", "dropout_key")
         a["dropout_key"], a["drop_below"], a["keep_scale"] = dropout
+        self.has_dropout = options.dropout_p > 0
         self.set_strides(q=self.query, k=self.key, v=self.value)
         if self.bias is not None:
             self.set_bias_strides("bias", self.bias)

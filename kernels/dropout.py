@@ -31,16 +31,20 @@ def read_dropout(p: float, key: Sequence[int] | None, p_name: str, key_name: str
 
     ValueError, which calls them by these names, for p outside 0 ... 1 and a key that is not three integers below 2^64.
     """
-    if not 0 <= p <= 1:
-        raise ValueError(f"{p_name} must be from 0 to 1, got {p}")
+    if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
+        raise ValueError(f"{p_name} must be from 0 to 1, got {p!r}")
     if p == 0:
         return Dropout((0, 0), 0, 1.0)
-    if key is None or len(key) != 3 or not all(0 <= number < 2**64 for number in key):
+    if not isinstance(key, Sequence) or len(key) != 3 or not all(map(_is_word, key)):
         raise ValueError(
             f"{p_name}={p} needs {key_name}=(seed, step, call), three integers from 0 to 2**64 - 1, got {key!r}"
         )
     words = philox_key([operator.index(number) for number in key])
     return Dropout(words, min(round(p * 2**32), 2**32 - 1), 0.0 if p == 1 else 1 / (1 - p))
+
+
+def _is_word(number: object) -> bool:
+    return isinstance(number, (int, np.integer)) and 0 <= int(number) < 2**64
 
 
 # ---- masks -----------------------------------------------------------------------------------------------------------

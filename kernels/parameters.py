@@ -87,7 +87,7 @@ def are_taken_together(gradients: Sequence[Array]) -> bool:
     first = gradients[0]
     return (
         are_taken(*gradients)
-        and all(device_of(array) == device_of(first) and array.flags.c_contiguous for array in gradients)
+        and all(device_of(array) == device_of(first) and lies_side_by_side(array) for array in gradients)
         and len(set(map(address_of, gradients))) == len(gradients)  # none is written to by two threads
     )
 
@@ -104,12 +104,9 @@ def squared_norm(gradients: Sequence[Array]) -> Array:
 def scale(gradients: Sequence[Array], factor: Array) -> None:
     """Multiply all, in place, by a number: an array without axes, which lies where they do."""
     table = _Table.of_gradients("scale", gradients, are_written=True)
-    if not is_plain(factor) or factor.shape != ():
-        raise ValueError(f"scale: factor must be an array without axes, got {described(factor)}")
+    check_alike("scale: factor", factor, gradients[0], (), getattr(factor, "dtype", np.float32))
     with on_device_of(gradients[0]):
-        factor = factor.astype(np.float32, copy=False)
-        check_alike("scale: factor", factor, gradients[0], (), np.float32)
-        table.launch("scale_gradients", np.float32(1), factor, None)
+        table.launch("scale_gradients", np.float32(1), factor.astype(np.float32, copy=False), None)
 
 
 def unscale(gradients: Sequence[Array], factor: float) -> Array:

@@ -96,7 +96,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """x1 · x2 / (max(‖x1‖, eps) max(‖x2‖, eps)) along `dim`, the cosine of the angle; 0 for vectors of zeros.
 
     Args:
-        x1, x2: of shapes that broadcast, one at least floating; float16 is computed in float32.
+        x1, x2: of shapes that broadcast, one at least floating; 16 bits are computed in float32.
         dim: of the shape that they broadcast to; it goes away.
         eps: what a vector shorter than it is divided by.
 
@@ -154,7 +154,7 @@ def layer_norm(
     Ba et al. 2016, "Layer normalization", equations 3 and 4, for each position alone; the variance is the biased one.
 
     Args:
-        x: (..., *normalized_shape), floating; float16 is computed in float32.
+        x: (..., *normalized_shape), floating; 16 bits are computed in float32.
         normalized_shape: the lengths of the last axes, or the length of the last one.
         weight, bias: of the shape `normalized_shape`, or None.
 
@@ -257,7 +257,7 @@ def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = No
     Zhang & Sennrich 2019, "Root mean square layer normalization", equation 4.
 
     Args:
-        input: x (..., *normalized_shape), floating; float16 is computed in float32.
+        input: x (..., *normalized_shape), floating; 16 bits are computed in float32.
         normalized_shape: the lengths of the last axes, or the length of the last one.
         weight: of the shape `normalized_shape`, or None.
         eps: None for the distance from 1 to the next number of the dtype that is computed in.

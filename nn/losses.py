@@ -1,7 +1,7 @@
 """Losses, under PyTorch's names: `nn.functional` hands them on.
 
 Options are given by name, since PyTorch's own order has two old ones in the middle. `reduction` is "mean", "sum" or
-"none" for each element's loss. float16 is computed in float32.
+"none" for each element's loss. 16 bits are computed in float32.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def cross_entropy(
     inception architecture", section 7.
 
     Args:
-        logits: (N, C), (C,) or (N, C, d1, ...), floating; float16 is computed in float32.
+        logits: (N, C), (C,) or (N, C, d1, ...), floating; 16 bits are computed in float32.
         target: t, integers of the shape of logits without the class axis; or q, floating, of the shape of logits, to
             which a gradient flows. Nobody checks that q adds up to 1.
         weight: w (C,), or None for ones. Beside class ids it has logits' dtype and gets no gradient.

@@ -45,8 +45,8 @@ def scaled_dot_product_attention(
 
     Args:
         query, key, value: (..., N_q, d), (..., N_k, d), (..., N_k, E) with leading axes, such as B and H, that
-            broadcast; floating, of which float16 is computed in float32 (by kernels: multiplied as it is, and added up
-            in float32).
+            broadcast; floating, of which 16 bits are computed in float32 (by kernels: multiplied as they are, added up
+            in float32, and weights are off by up to 2⁻²³ times the largest score).
         attn_mask: broadcasts to the scores (..., N_q, N_k) by NumPy's rule. Boolean: True = may be attended to.
             Floating: added to the scores, -inf for what may not be attended to; differentiable. A row of the lowest
             finite number hides nothing: it gives the mean of the values. Padding (B, N_k) is written

@@ -1,7 +1,7 @@
 """Layer norm, cross entropy and GELU, run by the emulator: against float64 and PyTorch, whatever the order of threads;
 faults planted in the sources are found; they compile without a spilled register.
 
-MINIGRAD_FULL=1 tries every dtype with every sanitizer and compiler, and plants every fault.
+MINIGRAD_FULL=1 tries every dtype with every sanitizer and compiler.
 """
 
 import itertools

@@ -60,6 +60,11 @@ WRONG_OPTIONS = [
     (ValueError, "dropout_p must be from 0 to 1, got 1.5", {"dropout_p": 1.5}),
     (ValueError, "dropout_p must be from 0 to 1, got nan", {"dropout_p": float("nan")}),
     (ValueError, r"dropout_p=0.1 needs dropout_key=\(seed, step, call\), .* got None", {"dropout_p": 0.1}),
+    (ValueError, "dropout_p must be from 0 to 1, got 'a'", {"dropout_p": "a"}),
+    (ValueError, "dropout_p must be from 0 to 1, got None", {"dropout_p": None}),
+    (ValueError, "three integers from 0 to .* got 5", {"dropout_p": 0.1, "dropout_key": 5}),
+    (ValueError, "three integers from 0 to .* got {1, 2, 3}", {"dropout_p": 0.1, "dropout_key": {1, 2, 3}}),
+    (ValueError, r"three integers from 0 to .* got \(1.0, 2, 3\)", {"dropout_p": 0.1, "dropout_key": (1.0, 2, 3)}),
     (ValueError, "three integers from 0 to", {"dropout_p": 0.1, "dropout_key": (1, 2)}),
     (ValueError, "three integers from 0 to", {"dropout_p": 0.1, "dropout_key": (1, 2, -1)}),
 ]

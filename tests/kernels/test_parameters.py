@@ -176,8 +176,8 @@ WRONG = [
     (ValueError, r"unscale: gradient of shape \(4,\) is read-only", lambda: parameters.unscale([FIXED], 1.0)),
     (ValueError, r"scale: gradient of shape \(4,\) is read-only",
      lambda: parameters.scale([FIXED], np.array(2, np.float32))),
-    (ValueError, "scale: factor must be an array without axes, got float", lambda: parameters.scale([ROW], 2.0)),
-    (ValueError, r"scale: factor must be an array without axes, got float32 \(4,\)",
+    (ValueError, r"scale: factor must be an array of float32 \(\), got float", lambda: parameters.scale([ROW], 2.0)),
+    (ValueError, r"scale: factor must be an array of float32 \(\), got float32 \(4,\)",
      lambda: parameters.scale([ROW], ROW)),
 ]  # fmt: skip
 

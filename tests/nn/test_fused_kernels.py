@@ -205,6 +205,10 @@ def test_a_numpy_array_in_the_wrong_place_fails(cupy):
     on_gpu = cupy.ones(4, np.float32)
     with pytest.raises(DeviceError, match="adam_step: values is on cuda:0, other arrays of the call are on cpu"):
         adam_step([Parameter(on_gpu, row, on_gpu, on_gpu)], step=1, lr=1.0, betas=(0.9, 0.9), eps=1.0)
+    with cupy.cuda.Device(1):
+        factor = cupy.asarray(np.array(2, np.float32))
+    with pytest.raises(DeviceError, match="scale: factor is on cuda:1, other arrays of the call are on cuda:0"):
+        kernels.parameters.scale([on_gpu], factor)
     with pytest.raises(DeviceError, match="operands on different devices"):
         F.layer_norm(mg.Tensor(x), 4, mg.Tensor(row, device="cpu"))
 
