@@ -141,8 +141,9 @@ template <class T> T atomicCAS(T* address, cuda_cpu::Value<T> compare, cuda_cpu:
     return cuda_cpu::atomic_update(address, [=](T old) { return old == compare ? value : old; });
 }
 
-// ---- giving up ------------------------------------------------------------------------------------------------------
+// ---- printing, and giving up ----------------------------------------------------------------------------------------
 inline void __trap(cuda_cpu::Place place = {}) { cuda_cpu::fail("__trap at %s:%d", place.file, place.line); }
+#define printf cuda_cpu::print
 #undef assert
 #define assert(condition) \
     ((condition) ? (void)0 : cuda_cpu::fail("assertion failed at %s:%d: %s", __FILE__, __LINE__, #condition))

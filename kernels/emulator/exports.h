@@ -24,7 +24,7 @@ extern "C" int cuda_cpu_static_shared() {
 }
 // Whether one of them has a value to begin with, which CUDA C++ does not know. They are still as they were loaded when
 // this is asked for the first time; launches change them.
-__attribute__((no_sanitize("address"))) bool cuda_cpu_values_in(const volatile char* begin, const volatile char* end) {
+__attribute__((no_sanitize("address"))) static bool cuda_cpu_values_in(const char* begin, const char* end) {
     for (; begin < end; ++begin)
         if (*begin) return true;
     return false;

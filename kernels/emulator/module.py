@@ -81,7 +81,8 @@ class EmulatedModule:
     """A CUDA C++ source, compiled for the CPU when its first kernel is asked for; used like `cupy.RawModule`.
 
     code: the whole source; kernels are declared `extern "C" __global__ void`.
-    options: CuPy's, of which -Dname=value and -std count; others that CuPy knows are passed over.
+    options: CuPy's, of which -Dname=value and -std count (older standards than C++17 are compiled as that); others that
+    CuPy knows are passed over.
     sanitize: "address" also finds reads and writes out of bounds, misaligned float4 and undefined arithmetic (ASan and
     UBSan), "thread" finds races: accesses of two threads that no barrier separates (ThreadSanitizer). Both are several
     times slower and need a process of their own, see `sanitizer_environment`.
@@ -162,6 +163,7 @@ class EmulatedKernel:
         args: arrays (which pass their pointer), NumPy scalars and structs, Python numbers (of 8 bytes), None.
         shared_mem: bytes of dynamic shared memory.
         EmulatorError if the launch is not possible, or for what the kernel does wrong; arrays may then be half written.
+        So they are after Ctrl-C, which ends the kernel and raises KeyboardInterrupt.
         """
         launch = self._launch(_three(grid, "grid"), _three(block, "block"), operator.index(shared_mem))
         values = packed(args, self._parameters, self.name)

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -99,11 +98,14 @@ struct {  // the launch that runs
     void* argument;
     int thread_count;
     std::mt19937 random;
-    bool in_thread;  // and not between two
-    bool interrupted;
     bool failed;
     char message[2048];
 } run;
+
+struct {  // volatile: a handler of signals changes it
+    volatile bool possible;  // where a thread runs its own code
+    volatile bool wanted;
+} interruption;
 
 struct {  // the barrier of the block that runs
     int waiting, returned, votes, result;
@@ -117,13 +119,17 @@ void wake(CudaThread& thread) {
     thread.waits_in = nullptr;
     ready.add(thread);
 }
+// What is between them is not interrupted before its end.
+void begin_whole() { interruption.possible = false; }
+void end_whole() {
+    interruption.possible = true;
+    if (interruption.wanted) fail("interrupted");
+}
 void leave(bool for_good = false) {
     release(&gate.block_ends);  // should the launch end in an error, this is where the thread ends
-    run.in_thread = false;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
+    begin_whole();
     current->fiber.leave(for_good);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    run.in_thread = true;
+    end_whole();
 }
 void open_barrier() {
     gate.result = gate.votes;
@@ -155,7 +161,7 @@ void return_from_kernel() {
 void run_thread() {
     Fiber::entered();
     acquire(&gate.block_begins);
-    run.in_thread = true;
+    end_whole();
     run.body(run.argument);
     return_from_kernel();
     leave(true);
@@ -246,8 +252,9 @@ void run_block() {
 }
 
 // ---- a grid ---------------------------------------------------------------------------------------------------------
-// The numbers below `count` in an order drawn at random, without a list of them: a grid may have 2^63 blocks. A Feistel
-// network of four rounds puts the numbers of 2 `half` bits in another order, again and again until one is below `count`.
+// The numbers below `count` in an order drawn at random, without a list of them: a grid may have 2^63 blocks. A
+// Feistel network of four rounds puts the numbers of 2 `half` bits in another order, and is applied again to one that
+// is not below `count`.
 class Shuffled {
   public:
     explicit Shuffled(uint64_t count) : count(count) {
@@ -308,10 +315,19 @@ void fail(const char* format, ...) {
 }
 
 void interrupt() {
-    run.interrupted = true;
-    if (run.in_thread) fail("interrupted");
-    run.failed = true;  // where the threads take turns, that is looked at
-    snprintf(run.message, sizeof run.message, "interrupted");
+    interruption.wanted = true;
+    if (interruption.possible) fail("interrupted");
+}
+
+int print(const char* format, ...) {
+    begin_whole();  // C's library would keep its lock of stdout
+    va_list values;
+    va_start(values, format);
+    int length = vprintf(format, values);
+    va_end(values);
+    fflush(stdout);  // seen even where the kernel never ends
+    end_whole();
+    return length;
 }
 
 int barrier(bool vote, Place place) {
@@ -394,7 +410,7 @@ int launch(const Launch& launch, Bytes static_shared, void (*body)(void*), void*
     run.argument = argument;
     run.thread_count = (int)(block_size.x * block_size.y * block_size.z);
     run.random.seed(launch.seed);
-    run.failed = run.interrupted = run.in_thread = false;
+    run.failed = interruption.possible = interruption.wanted = false;
     run.message[0] = 0;
     if ((int)threads.size() < run.thread_count) threads.resize(run.thread_count);
     warps.resize((run.thread_count + WARP - 1) / WARP);
@@ -402,8 +418,7 @@ int launch(const Launch& launch, Bytes static_shared, void (*body)(void*), void*
         SignalsCaught caught;
         run_grid(launch, static_shared);
     }
-    fflush(stdout);  // what the kernel printed
-    if (run.interrupted) kill(getpid(), SIGINT);  // now for Python, which makes a KeyboardInterrupt of it
+    if (interruption.wanted) kill(getpid(), SIGINT);  // now for Python, which makes a KeyboardInterrupt of it
     return run.failed;
 }
 

@@ -42,8 +42,9 @@ extern char dynamic_shared[];
 
 // Ends the launch with an error; the thread does not go on.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
-// Ends the launch in the middle of whatever it does: called by a handler of signals.
+// Ends the launch in the middle of what a thread does: called by a handler of signals.
 void interrupt();
+int print(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 // ---- meeting others -------------------------------------------------------------------------------------------------
 // Waits for all threads of the block; how many of them brought a true vote.

@@ -1,5 +1,5 @@
-// A read or write of memory that is not there ends the launch with an error, as on a GPU, instead of the process. So does
-// Ctrl-C, which could not end a kernel that runs forever otherwise. Under a sanitizer, which reports more, its own
+// A read or write of memory that is not there ends the launch with an error, as on a GPU, instead of the process. So
+// does Ctrl-C: a kernel that runs forever could not be ended otherwise. Under a sanitizer, which reports more, its own
 // handlers stay.
 #pragma once
 #include <pthread.h>
