@@ -136,7 +136,7 @@ def cuda_device(device: str) -> tuple[ModuleType, int]:
     except Exception as error:
         raise DeviceError(
             f"device {device!r} needs CuPy, which cannot be imported ({error}): "
-            "pip install 'minigrad[cuda12]' or 'minigrad[cuda13]', by the CUDA version of your driver"
+            "pip install -e '.[cuda12]' or '.[cuda13]', by the CUDA version of your driver"
         ) from error
     try:
         count = cupy.cuda.runtime.getDeviceCount()

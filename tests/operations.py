@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no operation, method or function has the name {', '.join(sorted(unknown))}")
     missing = [name for name in ("torch", "expecttest") if importlib.util.find_spec(name) is None]
     if missing:
-        parser.error(f"{' and '.join(missing)} is missing, to compare with: pip install -e '.[test,crosscheck]'")
+        parser.error(f"missing, to compare with: {' and '.join(missing)}; pip install -e '.[test,crosscheck]'")
     rows = [row for row in rows if not chosen or chosen & row.short_names]
     for place, row in enumerate(rows, 1):
         if sys.stderr.isatty():

@@ -55,7 +55,7 @@ def _figure(**options: Any) -> Any:
         from matplotlib.figure import Figure  # not pyplot: no window, no global state
     except ImportError as error:
         raise PlotsMissing(
-            f"pictures need matplotlib ({error}): pip install 'minigrad[plot]', or pip install matplotlib"
+            f"pictures need matplotlib ({error}): pip install -e '.[plot]', or pip install matplotlib"
         ) from error
     return Figure(layout="constrained", **options)
 

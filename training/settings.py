@@ -95,6 +95,8 @@ class Settings:
             value, allowed = getattr(self, setting.name), setting.metadata["allowed"]
             if not allowed.test(value):
                 raise SettingsError(f"{flag(setting.name)} must be {allowed.words}, not {value!r}")
+        if self.amp_dtype != "float16" and not self.amp:
+            raise SettingsError(f"--amp-dtype {self.amp_dtype} says nothing without --amp; give both")
         if self.d_model % self.heads:
             raise SettingsError(
                 f"--d-model must be a multiple of --heads, and {self.d_model} is not one of {self.heads}"

@@ -60,7 +60,7 @@ def test_as_exact_as_float32_can_be_in_any_order_of_threads(width, shape):
 
 
 @needs_compiler
-@pytest.mark.parametrize("width", every(range(1, 257)))
+@pytest.mark.parametrize("width", every(range(1, 257)) or [77])
 def test_every_head_dimension(width):
     inputs = random_inputs((1, 1, 21, width), keys=35)
     assert_close(inputs, run(inputs), {})

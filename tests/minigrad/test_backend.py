@@ -48,7 +48,7 @@ def test_without_cupy_a_gpu_is_an_error_that_says_how_to_get_it():
         ):
             with pytest.raises(DeviceError, match="needs CuPy, which cannot be imported") as error:
                 request()
-            assert "pip install 'minigrad[cuda12]' or 'minigrad[cuda13]'" in str(error.value)
+            assert "pip install -e '.[cuda12]' or '.[cuda13]'" in str(error.value)
             assert isinstance(error.value, RuntimeError)
 
 

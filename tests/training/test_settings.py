@@ -41,6 +41,11 @@ def test_heads_divide_the_width():
         Settings(d_model=30, heads=4)
 
 
+def test_a_dtype_of_mixed_precision_without_it():
+    with pytest.raises(SettingsError, match=r"^--amp-dtype bfloat16 says nothing without --amp; give both$"):
+        Settings(amp_dtype="bfloat16")
+
+
 def test_every_default_is_in_its_range():
     for task in TASKS:
         settings_for(task, {})

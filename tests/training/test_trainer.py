@@ -133,7 +133,7 @@ def test_mixed_precision_learns_as_float32_does(amp_dtype):
     losses = []
     for amp in (False, True):
         sizes = {"d_model": 32, "batch_size": 32, "steps": 120, "dropout": 0.0, "warmup": 20}
-        trainer = small_trainer(amp=amp, amp_dtype=amp_dtype, **sizes)
+        trainer = small_trainer(**({"amp": True, "amp_dtype": amp_dtype} if amp else {}), **sizes)
         with np.errstate(all="ignore"):
             for _ in range(120):
                 trainer.train_step()

@@ -146,7 +146,7 @@ def load_formats() -> tuple[list[DateFormat], list[DateFormat]]:
     except ImportError as error:
         raise MissingDependency(
             "dates: the package babel, which has the names of months and days, is not installed: "
-            "run pip install 'minigrad[data]' or pip install babel"
+            "run pip install -e '.[data]' or pip install babel"
         ) from error
     written: list[DateFormat] = []
     only_read: list[DateFormat] = []

@@ -95,7 +95,7 @@ def test_dates_without_babel_say_how_to_get_it(monkeypatch):
         make_task("dates")
     assert isinstance(error.value, ImportError)
     assert "babel" in str(error.value)
-    assert "pip install 'minigrad[data]'" in str(error.value)
+    assert "pip install -e '.[data]'" in str(error.value)
     assert "\n" not in str(error.value)
 
 
