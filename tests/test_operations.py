@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import pkgutil
 import re
-import sys
 
 import pytest
 
