@@ -24,7 +24,7 @@ from minigrad.watchers import set_cast
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FLOAT32 = np.dtype(np.float32)
-_reckoned_in: dict[Operation, np.dtype | None] = {}  # of the operations that autocast changes; None: the block's dtype
+_dtype_of: dict[Operation, np.dtype | None] = {}  # of the operations that autocast changes; None: the block's dtype
 
 
 class _Thread(threading.local):
@@ -110,7 +110,7 @@ def in_float32(function: Function) -> Function:
 
 def _in_dtype(function: Any, dtype: np.dtype | None, exempt: frozenset[str]) -> Any:
     if hasattr(function, "operation"):  # which asks `_cast_operands` itself, at no cost while nobody casts
-        _reckoned_in[function.operation] = dtype
+        _dtype_of[function.operation] = dtype
         return function
     exempt_places = {place for place, name in enumerate(inspect.signature(function).parameters) if name in exempt}
 
@@ -129,9 +129,9 @@ def _in_dtype(function: Any, dtype: np.dtype | None, exempt: frozenset[str]) -> 
 
 def _cast_operands(operation: Operation, operands: Sequence[Any]) -> Sequence[Any] | None:
     """What the operation is to be called with instead, or None."""
-    if operation not in _reckoned_in:
+    if operation not in _dtype_of:
         return None
-    dtype = _reckoned_in[operation] or _thread.dtype
+    dtype = _dtype_of[operation] or _thread.dtype
     cast = [_cast(x, dtype) for x in operands]
     return cast if any(new is not old for new, old in zip(cast, operands, strict=True)) else None
 

@@ -21,7 +21,7 @@ def bound(operation: Operation, operands: tuple[Any, ...], chosen: dict[str, Any
     else:
         inputs, extra = operands[:count], operands[count:]
         if len(inputs) < count:
-            inputs += tuple([chosen.pop(name) for name in operation.inputs[len(inputs) :] if name in chosen])
+            inputs += tuple([chosen.pop(given) for given in operation.inputs[len(inputs) :] if given in chosen])
         if len(inputs) < count:
             raise TypeError(f"{name} takes the inputs {', '.join(operation.inputs)}; got {len(inputs)} of them")
     if len(extra) > len(operation.options):
