@@ -22,11 +22,18 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _taken_as_they_are: set[Operation] = set()
+_taking_numbers_whole: set[Operation] = set()
 
 
 def takes_bfloat16(function: Function) -> Function:
     """Above `@op`: the operation moves numbers, or multiplies matrices of 16-bit numbers, and needs no float32."""
     _taken_as_they_are.add(function.operation)  # type: ignore[attr-defined]
+    return function
+
+
+def takes_numbers_whole(function: Function) -> Function:
+    """Above `@op`: beside bfloat16 a Python number is not rounded to it first, as in PyTorch's products."""
+    _taking_numbers_whole.add(function.operation)  # type: ignore[attr-defined]
     return function
 
 
@@ -38,11 +45,8 @@ def body_for(operation: Operation, operands: Sequence[Any]) -> Callable[..., Any
     return _by_float32(operation)
 
 
-_WITH_WHOLE_NUMBERS = {"multiply", "divide"}  # in which PyTorch leaves Python's numbers as they are
-
-
 def _by_float32(operation: Operation) -> Callable[..., Any]:
-    body, rounds = operation.body, operation.name not in _WITH_WHOLE_NUMBERS
+    body, rounds = operation.body, operation not in _taking_numbers_whole
 
     def rounded(*operands: Any, **options: Any) -> Any:
         wide = [_widened(_rounded_number(x) if rounds and type(x) in (float, int) else x) for x in operands]

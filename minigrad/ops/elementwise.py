@@ -12,7 +12,7 @@ import numpy as np
 
 from minigrad import backend, dtypes, special
 from minigrad.autocast import in_float32
-from minigrad.bfloat import takes_bfloat16
+from minigrad.bfloat import takes_bfloat16, takes_numbers_whole
 from minigrad.operation import namespace, op
 from minigrad.scalars import check_held, number
 
@@ -31,12 +31,14 @@ def subtract(x: Any, y: Any) -> Any:
     return x - y, (lambda g: g, lambda g: -g)
 
 
+@takes_numbers_whole
 @op
 def multiply(x: Any, y: Any) -> Any:
     """x * y."""
     return x * y, (lambda g: g * y, lambda g: g * x)
 
 
+@takes_numbers_whole
 @op(floating=True)
 def divide(x: Any, y: Any) -> Any:
     """x / y; d/dy = -(x / y) / y, where y² could overflow."""
