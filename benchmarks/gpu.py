@@ -24,14 +24,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a clone's, installed or not
 
-from benchmarks import attention, fused, training_steps
-from benchmarks.attention import TF32, Case, Cases, Speed, Timing, dtype_of, normal_numbers
-from benchmarks.attention_reference import NAMES
-from benchmarks.compiling import compile_first
-from benchmarks.drawing import draw_speeds
-from benchmarks.measuring import Deadline, Gpu
-from benchmarks.report import Report
-from benchmarks.rivals import ModelSize, PyTorch
+from benchmarks.on_gpu import attention, fused, training_steps
+from benchmarks.on_gpu.attention import TF32, Case, Cases, Speed, Timing, dtype_of, normal_numbers
+from benchmarks.on_gpu.attention_reference import NAMES
+from benchmarks.on_gpu.compiling import compile_first
+from benchmarks.on_gpu.drawing import draw_speeds
+from benchmarks.on_gpu.measuring import Deadline, Gpu
+from benchmarks.on_gpu.report import Report
+from benchmarks.on_gpu.rivals import ModelSize, PyTorch
 from kernels.emulator import EmulatorError
 from kernels.emulator.build import compiler
 from minigrad.backend import DeviceError, cuda_device

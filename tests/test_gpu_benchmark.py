@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import attention, compiling, gpu, report
-from benchmarks.attention import CUPY, DIRECTIONS, Case, Cases, Timing
-from benchmarks.attention_reference import attention_by_rows
-from benchmarks.measuring import Deadline, Gpu
-from benchmarks.report import CannotBeTried, Report, Row
-from benchmarks.rivals import SCORES_OF_PLAIN, plain_attention
+from benchmarks import gpu
+from benchmarks.on_gpu import attention, compiling, report
+from benchmarks.on_gpu.attention import CUPY, DIRECTIONS, Case, Cases, Timing
+from benchmarks.on_gpu.attention_reference import attention_by_rows
+from benchmarks.on_gpu.measuring import Deadline, Gpu
+from benchmarks.on_gpu.report import CannotBeTried, Report, Row
+from benchmarks.on_gpu.rivals import SCORES_OF_PLAIN, plain_attention
 from minigrad.backend import cuda_available
 from tests.cupy_standin import installed
 from tests.kernels.emulator.compiled import needs_compiler
@@ -114,7 +115,7 @@ def normal(*shape, dtype=np.float32, seed=0):
 @pytest.mark.parametrize("options", [{}, {"is_causal": True, "causal_offset": -2}, {"key_lengths": np.array([0, 3])}])
 @pytest.mark.parametrize("scores", [1, 2**25])
 def test_attention_by_rows_is_that_of_the_formulas(options, scores, monkeypatch):
-    monkeypatch.setattr("benchmarks.attention_reference.SCORES", scores)  # one row at a time, or all
+    monkeypatch.setattr("benchmarks.on_gpu.attention_reference.SCORES", scores)  # one row at a time, or all
     g, q, k, v = normal(2, 4, 5, 3, seed=1), normal(2, 4, 5, 3), normal(2, 2, 7, 3, seed=2), normal(2, 2, 7, 3, seed=3)
     for bias in (None, normal(1, 4, 5, 7), normal(2, 1, 5, 7) > 0):
         kept = 2.0 * (normal(2, 4, 5, 7, seed=4) > 0)

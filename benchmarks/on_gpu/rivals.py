@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measuring import Work
+from benchmarks.on_gpu.measuring import Work
 from minigrad.backend import Array, array_module
 
 Pair = tuple[Work, Work]  # forward, backward
@@ -118,7 +118,7 @@ class PyTorch:
         return forward, lambda: torch.autograd.grad(output, (q, k, v), g, retain_graph=True)
 
     def training(self, size: ModelSize, amp: bool, source: np.ndarray, target: np.ndarray) -> Callable[[], Any]:
-        """A step on one batch of the same model as in `benchmarks.training_steps`: a function that returns the loss."""
+        """A step on one batch of the model of `benchmarks.on_gpu.training_steps`: a function that returns the loss."""
         torch = self._torch
         model = _transformer(torch, size).to(self._device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=size.lr)

@@ -9,12 +9,12 @@ import numpy as np
 
 import minigrad as mg
 import nn.functional as F
-from benchmarks.attention import dtype_of
-from benchmarks.attention_reference import relative_error
-from benchmarks.measuring import Gpu
-from benchmarks.report import Row
-from benchmarks.rivals import ModelSize
-from benchmarks.training_steps import build
+from benchmarks.on_gpu.attention import dtype_of
+from benchmarks.on_gpu.attention_reference import relative_error
+from benchmarks.on_gpu.measuring import Gpu
+from benchmarks.on_gpu.report import Row
+from benchmarks.on_gpu.rivals import ModelSize
+from benchmarks.on_gpu.training_steps import build
 from kernels.dropout import element_factor
 from minigrad import Tensor, ops
 from minigrad.ops.elementwise import widened

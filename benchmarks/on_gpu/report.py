@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.measuring import Deadline
+from benchmarks.on_gpu.measuring import Deadline
 
 NAME, CELL = 52, 13  # widths of columns
 

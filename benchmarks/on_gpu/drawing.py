@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.attention import RIVALS, Speed
+from benchmarks.on_gpu.attention import RIVALS, Speed
 
 
 def draw_speeds(speeds: Sequence[Speed], path: Path, title: str) -> None:

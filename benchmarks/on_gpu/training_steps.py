@@ -10,9 +10,9 @@ import numpy as np
 
 import minigrad as mg
 import nn.functional as F
-from benchmarks.measuring import Gpu
-from benchmarks.report import Row, mebibytes
-from benchmarks.rivals import ModelSize, PyTorch
+from benchmarks.on_gpu.measuring import Gpu
+from benchmarks.on_gpu.report import Row, mebibytes
+from benchmarks.on_gpu.rivals import ModelSize, PyTorch
 from models import Transformer
 from nn.optim import AdamW, GradScaler
 from nn.rooms import attention_room

@@ -14,11 +14,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
-from benchmarks import attention, fused, training_steps
-from benchmarks.attention import TF32, Cases
-from benchmarks.measuring import Gpu, Work
-from benchmarks.report import Report
-from benchmarks.rivals import ModelSize
+from benchmarks.on_gpu import attention, fused, training_steps
+from benchmarks.on_gpu.attention import TF32, Cases
+from benchmarks.on_gpu.measuring import Gpu, Work
+from benchmarks.on_gpu.report import Report
+from benchmarks.on_gpu.rivals import ModelSize
 
 THREADS = min(16, os.cpu_count() or 1)  # NVRTC compiles without Python's lock
 

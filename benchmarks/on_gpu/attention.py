@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.attention_reference import NAMES, attention_by_rows, relative_error
-from benchmarks.measuring import Gpu
-from benchmarks.report import CannotBeTried, Row, mebibytes
-from benchmarks.rivals import SCORES_OF_PLAIN, Pair, PyTorch, plain_attention
+from benchmarks.on_gpu.attention_reference import NAMES, attention_by_rows, relative_error
+from benchmarks.on_gpu.measuring import Gpu
+from benchmarks.on_gpu.report import CannotBeTried, Row, mebibytes
+from benchmarks.on_gpu.rivals import SCORES_OF_PLAIN, Pair, PyTorch, plain_attention
 from kernels import attention_backward, attention_forward
 from kernels.dropout import dropout_factor
 from kernels.memory import memory_plan
