@@ -194,14 +194,28 @@ def _backward(
 
 def _bias_gradient(call: Call, d_o: Array, lse: Array, delta: Array, share: Array, d_bias: Array) -> None:
     if call.tensor_cores:  # there is one kernel, for CUDA cores: it is seldom wanted
-        call, d_o = call.on_cuda_cores(), as_float32(d_o)
+        on_tensor_cores, call, d_o = call, call.on_cuda_cores(), as_float32(d_o)
         call.set_strides(d_o=d_o)
+        if not on_tensor_cores.is_16_bit:  # scores of three products sum to other weights in float32's last digits
+            share = _share_of_rows(call, d_o, lse, delta)
     call.set_bias_strides("d_bias", d_bias)
     kernels = _Kernels(call, d_o, backward=True)
     *leading, bias_queries, keys = (1,) * (4 - d_bias.ndim) + d_bias.shape
     blocks = math.prod(leading) * _ceil(bias_queries, kernels.tiles.own) * _ceil(keys, kernels.tiles.stream)
     rows = (*_inputs(call), d_o, lse, delta, share)
     kernels.launch("attention_dbias", blocks, *rows, d_bias, call.bias, call.key_lengths)
+
+
+def _share_of_rows(call: Call, d_o: Array, lse: Array, delta: Array) -> Array:
+    """The sum of each row's weights exp(S - lse), (B, H, N_q), of scores as the kernels of this call sum them."""
+    share, d_query = call.library.empty_like(lse), empty_like(call.query)
+    call.set_strides(d_q=d_query)
+    kernels = _Kernels(call, d_o, backward=True)
+    batches, heads, queries, _ = call.scores_shape
+    rows = (*_inputs(call), d_o, lse, delta, share)
+    blocks = batches * heads * _ceil(queries, kernels.tiles.own)
+    kernels.launch("attention_dq", blocks, *rows, d_query, call.bias, call.key_lengths)
+    return share
 
 
 class _Kernels:

@@ -116,11 +116,13 @@ def errors(inputs, results, options):
 def excess(inputs, results, options):
     """Of the output and each gradient: its error, in units of what is allowed it.
 
-    Allowed is a small multiple of what plain attention in the same dtype errs by, and 1e-6 in any case.
+    Allowed is 1e-6, and to 16 bits a small multiple of what plain attention in the same dtype errs by.
     """
-    is_float32 = inputs[0].dtype == np.float32
-    found, plain = (errors(inputs, x, options) for x in (results, plain_attention(*inputs, **options)))
-    allowed = {name: (2 if is_float32 or name == "output" else 3) * plain[name] for name in found}
+    found = errors(inputs, results, options)
+    if inputs[0].dtype == np.float32:
+        return {name: error / 1e-6 for name, error in found.items()}
+    plain = errors(inputs, plain_attention(*inputs, **options), options)
+    allowed = {name: (2 if name == "output" else 3) * plain[name] for name in found}
     return {name: found[name] / max(allowed[name], 1e-6) for name in found}
 
 
