@@ -1,29 +1,21 @@
 """The layers' mathematics as functions, under PyTorch's names: no parameters, no modes, nothing remembered.
 
-What is fused (works in place, in few passes) stands after the plain composition that it equals. Losses are in
-`nn.losses`, attention is in `nn.scaled_dot_product`, activations and softmax come from `minigrad`.
+What is fused (works in place, in few passes) is in `nn.fused`, losses are in `nn.losses`, attention is in
+`nn.scaled_dot_product`; activations and softmax come from `minigrad`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from kernels.elements import are_taken
-from kernels.fused import (
-    GELU_FORMS,
-    apply_dropout,
-    gelu_backward,
-    gelu_forward,
-    layer_norm_backward,
-    layer_norm_forward,
-)
+from kernels.fused import GELU_FORMS, apply_dropout
 from minigrad import log_softmax, op, ops, softmax
 from minigrad.autocast import in_float32
-from minigrad.backend import array_module, numbers_of
+from minigrad.backend import array_module, is_array, numbers_of
 from minigrad.bfloat import takes_bfloat16
 from minigrad.ops import elu, leaky_relu, one_hot, relu, silu, softplus
 from minigrad.ops.elementwise import narrowed, widened
@@ -40,6 +32,7 @@ from nn.common import (
     on_its_device,
     probability,
 )
+from nn.fused import fused_gelu, fused_layer_norm, fused_rms_norm, kernel_gelu, kernel_layer_norm
 from nn.losses import (
     binary_cross_entropy_with_logits,
     cross_entropy,
@@ -130,16 +123,13 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     As `minigrad.ops.gelu`, but on a GPU computed by one kernel, unless x is float64. Raises ValueError for another
     `approximate`.
     """
-    if approximate in GELU_FORMS and are_taken(array_of(x)):
-        return kernel_gelu(x, approximate=approximate)
+    data = array_of(x)
+    if approximate in GELU_FORMS:
+        if are_taken(data):
+            return kernel_gelu(x, approximate=approximate)
+        if is_array(data) and data.dtype in (np.float32, np.float64):
+            return fused_gelu(x, approximate=approximate)
     return ops.gelu(x, approximate=approximate)
-
-
-@takes_bfloat16
-@op(reference=ops.gelu)
-def kernel_gelu(x: Any, *, approximate: str) -> Any:
-    """The same by a kernel, for arrays on a GPU; d/dx = Φ + x Φ'."""
-    return gelu_forward(x, approximate=approximate), lambda g: gelu_backward(g, x, approximate=approximate)
 
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
@@ -182,71 +172,6 @@ def _normalized_axes(name: str, x: Any, normalized_shape: int | Sequence[int], *
     return len(shape)
 
 
-def plain_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
-    """The definition, as a composition of operations: (x - mean) / √(variance + eps) * weight + bias."""
-    axis, wide = tuple(range(-axes, 0)), widened(x)
-    away = wide - ops.mean(wide, axis=axis, keepdims=True)
-    variance = ops.mean(away * away, axis=axis, keepdims=True)
-    y = away / ops.sqrt(variance + eps)
-    y = y if weight is None else y * weight
-    return narrowed(y if bias is None else y + bias, x.dtype)
-
-
-@op(reference=plain_layer_norm, floating=True, optional=["weight", "bias"])
-def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
-    """With x̂ the normalized rows, s their standard deviation and ĝ = g weight: ∂x = (ĝ - mean ĝ - x̂ mean(ĝ x̂)) / s.
-
-    Sums along rows and columns are products with a vector of ones, the fastest way that NumPy has.
-    """
-    library = array_module(x)
-    n = math.prod(x.shape[x.ndim - axes :])
-    rows = (math.prod(x.shape[: x.ndim - axes]), n)  # (M, n)
-    factor = 1.0 / n if n else 1.0
-    normalized = library.reshape(x, rows)
-    normalized = normalized - (normalized @ library.ones(n, x.dtype) * factor)[:, None]
-    variance = library.einsum("mn,mn->m", normalized, normalized) * factor
-    inverse = (1.0 / library.sqrt(variance + eps))[:, None]  # (M, 1)
-    normalized *= inverse
-    w = library.ones(n, x.dtype) if weight is None else library.reshape(weight, (n,))
-    y = normalized * w
-    if bias is not None:
-        y += library.reshape(bias, (n,))
-    shape, shape_of_weight, has_bias = x.shape, None if weight is None else weight.shape, bias is not None
-
-    def pullback(g: Any) -> tuple[Any, Any, Any]:
-        g = library.reshape(g, rows)
-        product = g * normalized
-        ones = library.ones(rows[0], g.dtype)
-        d_weight = None if shape_of_weight is None else library.reshape(ones @ product, shape_of_weight)
-        d_bias = library.reshape(ones @ g, shape[-axes:]) if has_bias else None
-        mean, mean_of_product = (g @ w * factor)[:, None], (product @ w * factor)[:, None]
-        d_x = g * w
-        d_x -= mean
-        d_x -= library.multiply(normalized, mean_of_product, out=product)
-        d_x *= inverse
-        return library.reshape(d_x, shape), d_weight, d_bias
-
-    return library.reshape(y, shape), pullback
-
-
-@takes_bfloat16
-@op(reference=plain_layer_norm, floating=True, optional=["weight", "bias"])
-def kernel_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
-    """The same by kernels, for arrays on a GPU; the gradients' formulas are at `kernels.layer_norm_backward`."""
-    n = math.prod(x.shape[x.ndim - axes :])
-    rows = (math.prod(x.shape[: x.ndim - axes]), n)  # (M, n)
-    w, b = [None if values is None else values.reshape(n) for values in (weight, bias)]
-    x_rows, shape, has_bias = x.reshape(rows), x.shape, bias is not None
-    y, mean, inverse = layer_norm_forward(x_rows, w, b, eps=eps)
-
-    def pullback(g: Any) -> tuple[Any, Any, Any]:
-        d_x, d_w, d_b = layer_norm_backward(g.reshape(rows), x_rows, w, mean, inverse, has_bias=has_bias)
-        d_w, d_b = [None if d is None else d.reshape(shape[-axes:]) for d in (d_w, d_b)]
-        return d_x.reshape(shape), d_w, d_b
-
-    return y.reshape(shape), pullback
-
-
 # ---- root mean square norm -------------------------------------------------------------------------------------------
 
 
@@ -268,40 +193,6 @@ def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = No
     wide = widened(input)
     eps = float(np.finfo(wide.dtype).eps if eps is None else number("rms_norm: eps", eps))
     return narrowed(fused_rms_norm(wide, as_dtype(weight, wide.dtype), axes=axes, eps=eps), input.dtype)
-
-
-def plain_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
-    """The definition, as a composition of operations: x / √(mean x² + eps) * weight."""
-    y = x / ops.sqrt(ops.mean(x * x, axis=tuple(range(-axes, 0)), keepdims=True) + eps)
-    return y if weight is None else y * weight
-
-
-@op(reference=plain_rms_norm, floating=True, optional=["weight"])
-def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
-    """With x̂ = x / r the normalized rows, r their root mean squares and ĝ = g weight: ∂x = (ĝ - x̂ mean(ĝ x̂)) / r."""
-    library = array_module(x)
-    n = math.prod(x.shape[x.ndim - axes :])
-    rows = (math.prod(x.shape[: x.ndim - axes]), n)  # (M, n)
-    factor = 1.0 / n if n else 1.0
-    normalized = library.reshape(x, rows)
-    inverse = 1.0 / library.sqrt(library.einsum("mn,mn->m", normalized, normalized) * factor + eps)
-    inverse = inverse[:, None]  # (M, 1)
-    normalized = normalized * inverse
-    w = library.ones(n, x.dtype) if weight is None else library.reshape(weight, (n,))
-    shape, shape_of_weight = x.shape, None if weight is None else weight.shape
-
-    def pullback(g: Any) -> tuple[Any, Any]:
-        g = library.reshape(g, rows)
-        product = g * normalized
-        sums = library.ones(rows[0], g.dtype) @ product  # a product with ones is the fastest sum
-        d_weight = None if shape_of_weight is None else library.reshape(sums, shape_of_weight)
-        mean_of_product = (product @ w * factor)[:, None]
-        d_x = g * w
-        d_x -= library.multiply(normalized, mean_of_product, out=product)
-        d_x *= inverse
-        return library.reshape(d_x, shape), d_weight
-
-    return library.reshape(normalized * w, shape), pullback
 
 
 # ---- dropout ---------------------------------------------------------------------------------------------------------

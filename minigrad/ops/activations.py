@@ -7,7 +7,7 @@ from typing import Any
 
 from minigrad.autocast import in_float32
 from minigrad.operation import namespace, op
-from minigrad.ops.elementwise import abs, erf, exp, expm1, log1p, maximum, narrowed, tanh, where, widened
+from minigrad.ops.elementwise import abs, cleared, erf, exp, expm1, log1p, maximum, narrowed, tanh, where, widened
 from minigrad.scalars import number
 
 
@@ -25,7 +25,7 @@ def sigmoid(x: Any) -> Any:
 def relu(x: Any) -> Any:
     """max(0, x); d/dx = 1 where x > 0, else 0. NaN stays NaN."""
     y = namespace(x).maximum(x, 0)
-    return y, lambda g: where(y <= 0, 0.0, g)
+    return y, lambda g: cleared(g, y <= 0)
 
 
 @op(floating=True)

@@ -15,6 +15,7 @@ import numpy as np
 from minigrad import Tensor
 from minigrad.backend import Array, array_module, device_of, on_device_of, to_device
 from nn.module import zero_grad
+from nn.optim.pieces import SMALL, Joined, move_in_parts
 
 
 class Optimizer:
@@ -40,6 +41,7 @@ class Optimizer:
         self._defaults = defaults
         self.param_groups = [self._group(group) for group in self._as_groups(params)]
         self.state: dict[Tensor, dict[str, Any]] = {}
+        self._joined: dict[Any, Joined] = {}  # by group and dtype
         self._check_parameters()
 
     # ---- for subclasses ----------------------------------------------------------------------------------------------
@@ -53,11 +55,26 @@ class Optimizer:
         raise NotImplementedError
 
     def _move_all(self, parameters: list[Tensor], options: dict[str, Any]) -> None:
-        """`_move` for each of a group's parameters that have a gradient."""
+        """`_move` for each of a group's parameters that have a gradient: on a CPU in larger or smaller pieces."""
+
+        def move(values: Array, gradient: Array, state: dict[str, Any]) -> None:
+            self._move(values, gradient, state, options)
+
+        together: dict[Any, list[Tensor]] = {}
+        arrays: set[int] = set()
         for parameter in parameters:
-            values = parameter.data
-            with on_device_of(values):
-                self._move(values, parameter.grad.data, self.state[parameter], options)  # type: ignore[union-attr]
+            values, gradient, state = parameter.data, parameter.grad.data, self.state[parameter]  # type: ignore[union-attr]
+            if type(values) is not np.ndarray or type(gradient) is not np.ndarray:
+                with on_device_of(values):
+                    move(values, gradient, state)
+            elif values.size <= SMALL and values.base is None and id(values) not in arrays:  # else it may be another's
+                arrays.add(id(values))
+                together.setdefault((id(options), values.dtype, state["step"]), []).append(parameter)
+            else:
+                move_in_parts(values, gradient, state, self.arrays, move)
+        for alike, members in together.items():
+            joined = self._joined.setdefault(alike[:2], Joined(self.arrays))
+            joined.move(members, [self.state[member] for member in members], move)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
