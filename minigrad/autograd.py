@@ -9,6 +9,7 @@ Tensors, and the pullbacks that this gives are used: the gradients are then a gr
 from __future__ import annotations
 
 import operator
+import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -47,8 +48,9 @@ def backward(
     gradients, owned, _ = _walk([output], [seed], None, retain_graph, create_graph)
     sums = []
     with GradMode(create_graph):
-        for leaf, value in gradients.items():
-            mine = _own(_hooked(leaf, value), leaf in owned)
+        for leaf in gradients:
+            owned_alone = leaf in owned or _is_alone(gradients, leaf)
+            mine = _own(_hooked(leaf, gradients[leaf]), owned_alone)
             sums.append(mine if leaf.grad is None else leaf.grad + mine)
     for leaf, total in zip(gradients, sums, strict=True):  # after an error none has been reached
         leaf.grad = total
@@ -386,6 +388,16 @@ def _as_array(value: Any) -> Any:
     return value if isinstance(value, Tensor) or is_array(value) else np.asarray(value)
 
 
+_held = {0: object()}
+_ONE_REFERENCE = sys.getrefcount(_held[0])  # what is counted of an object that only a dict refers to
+
+
+def _is_alone(gradients: dict[Any, Any], leaf: Any) -> bool:
+    """Whether nothing else refers to the leaf's gradient, an array just made, as are those of most products."""
+    alone = sys.getrefcount(gradients[leaf]) == _ONE_REFERENCE
+    return alone and type(gradients[leaf]) is ndarray and gradients[leaf].base is None and gradients[leaf].flags.carray
+
+
 def _own(gradient: Any, owned: bool) -> Tensor:
     """A gradient as a Tensor with an array that nothing else refers to."""
     if isinstance(gradient, Tensor):
@@ -422,11 +434,11 @@ def _retraced(node: Node, values: dict[Node, Tensor]) -> Any:
 
 
 def gradients_between(
-    outputs: Sequence[Tensor], seeds: Sequence[Any], sources: Sequence[Any], create_graph: bool
+    outputs: Sequence[Tensor], seeds: Sequence[Any], sources: Sequence[Any], create_graph: bool, keep: bool = True
 ) -> list[Any]:
     """The gradients of `sources` (nodes, leaves, or None), as if none were made of another: no walk goes past them."""
     stops = frozenset([source for source in sources if source is not None])
-    found, _, _ = _walk(outputs, seeds, set(stops), True, create_graph, stops)
+    found, _, _ = _walk(outputs, seeds, set(stops), keep, create_graph, stops)
     return [found.get(source) for source in sources]
 
 
