@@ -39,7 +39,7 @@ from training.tasks import TASKS, make_task
 from training.tasks.base import MissingDependency
 from training.trainer import Trainer, TrainingError
 
-MODES = {"list": set(), "resume": {"device"}, "answer": {"task", "device", "beam"}}
+MODES = {"list": set(), "resume": {"device", "threads"}, "answer": {"task", "device", "beam"}}
 """What may be asked for instead of a new training, and the other flags that go with it."""
 
 TASK_OPTIONS = {
@@ -97,6 +97,10 @@ def dispatch(arguments: list[str] | None) -> int:
         if mode in given and others:
             named = " ".join(sorted(flag(name) if name != "task" else given[name] for name in others))
             raise SettingsError(f"{flag(mode)} doesn't go together with {named}")
+    if given.get("threads", 1) > 1 and given.get("device", "cpu") != "cpu":
+        raise SettingsError(
+            f"--threads {given['threads']} says nothing beside --device {given['device']}; leave it out"
+        )
     if "list" in given:
         return list_tasks()
     if "answer" in given:
@@ -137,7 +141,7 @@ def start(task_name: str, out: Path | None, given: dict[str, Any]) -> int:
 
 
 def resume(folder: Path, given: dict[str, Any]) -> int:
-    """Train on from the checkpoint in `folder`, on the device it was on unless another is given."""
+    """Train on from the checkpoint in `folder`, on the device and threads that it was on unless others are given."""
     with Run(folder) as run:
         trainer = Trainer.from_state_dict(run.load(), folder / CHECKPOINT, **given)
         run.rewrite_metrics(trainer.history)
@@ -150,7 +154,8 @@ def go_on(trainer: Trainer, run: Run) -> int:
     parameters = sum(math.prod(parameter.shape) for parameter in trainer.parameters)
     again = f"go on with: {typed('--resume', run.folder)}"
     try:
-        print(f"{trainer.task.name}: {trainer.task.description}; {parameters:,} parameters on {settings.device}")
+        where = settings.device + (f", {trainer.threads} threads" if trainer.threads > 1 else "")
+        print(f"{trainer.task.name}: {trainer.task.description}; {parameters:,} parameters on {where}")
         print(f"{run.folder}: from step {trainer.step} to {settings.steps}; Ctrl-C saves and stops")
         if not train(trainer, run):
             return fail(130, f"stopped and saved at step {trainer.step}; {again}")

@@ -3,7 +3,7 @@
 from numpy import bool_, float16, float32, float64, int32, int64
 
 # ops first: with it come tensor and autograd, in the order in which they need one another
-from minigrad import allocator, ops
+from minigrad import ops, process
 from minigrad.autocast import autocast
 from minigrad.autograd import grad
 from minigrad.backend import DeviceError, cuda_available, get_default_device, set_default_device
@@ -133,6 +133,7 @@ from minigrad.functions import (
 from minigrad.grad_mode import enable_grad, is_grad_enabled, no_grad
 from minigrad.gradcheck import gradcheck
 from minigrad.inspect.anomaly import AnomalyError, detect_anomaly
+from minigrad.inspect.profile import profile
 from minigrad.inspect.recorded import graph
 from minigrad.inspect.trace import tracing
 from minigrad.operation import namespace, op

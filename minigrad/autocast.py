@@ -19,6 +19,7 @@ from minigrad import ops
 from minigrad.dtypes import is_16_bit, tensor_dtype
 from minigrad.operation import Operation
 from minigrad.tensor import Tensor
+from minigrad.threads import inherited
 from minigrad.watchers import set_cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -79,8 +80,9 @@ class autocast:
         return decorated
 
 
+@inherited
 def same_autocast() -> autocast:
-    """A block with what this thread has now, for what is run again later."""
+    """A block with what this thread has now, for what is run again later, or in another thread."""
     return autocast(_thread.dtype or "float16", enabled=_thread.dtype is not None)
 
 

@@ -52,7 +52,7 @@ def checkpoint(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         outputs, several = segment.run()
     live = [place for place, y in enumerate(outputs) if y.requires_grad]
     if live:
-        ends = _ends([outputs[place] for place in live], lambda node: node.serial < reading.first)
+        ends = graph_ends([outputs[place] for place in live], lambda node: node.serial < reading.first)
         sources = [restored(end, {}) if type(end) is Node else end for end in ends]
         segment.remember(outputs, live, ends, reading.memories)
         for place, y in zip(live, checkpointed(sources, segment=segment), strict=True):
@@ -129,7 +129,7 @@ class _Segment:
         """The gradients of the sources: arrays of arrays; of Tensors Tensors, with a graph."""
         outputs = self.run_again(record=True)
         known = set(self.sources)
-        missing = known.difference(_ends([y for y in outputs if y.requires_grad], known.__contains__))
+        missing = known.difference(graph_ends([y for y in outputs if y.requires_grad], known.__contains__))
         if missing:
             raise RuntimeError(
                 f"checkpoint: {len(missing)} of the tensors that gradients flow to take no part when fn is run again; "
@@ -157,7 +157,7 @@ class _Reading(Watcher):
             self.first = min(self.first, node.serial)
 
 
-def _ends(outputs: list[Tensor], is_outside: Callable[[Node], bool]) -> list[Any]:
+def graph_ends(outputs: list[Tensor], is_outside: Callable[[Node], bool]) -> list[Any]:
     """Where the graph of fn's outputs ends: at leaves, and at nodes that were not made in fn."""
     found: list[Any] = []
     waiting: list[Any] = [y.node for y in outputs]

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from minigrad.threads import inherited
+
 
 class Mode(threading.local):
     """What each thread has of its own."""
@@ -87,3 +89,9 @@ def enable_grad(function: Any = None) -> Any:
 def is_grad_enabled() -> bool:
     """Whether this thread records operations."""
     return mode.grad_enabled
+
+
+@inherited
+def same_grad_mode() -> GradMode:
+    """A block with the mode of this thread, for another one."""
+    return GradMode(mode.grad_enabled)

@@ -212,11 +212,27 @@ def _arithmetic(operation: Operation, general: Callable[..., Any]) -> Callable[.
 
 def computed(operation: Operation, arrays: Sequence[Any], options: dict[str, Any]) -> tuple[Any, Any]:
     """(value, pullbacks) of operands that may have to be promoted first."""
+    if _are_alike(arrays, operation.exempt):
+        return _checked(operation, operation.body(*arrays, **options))
     with on_device_of(next((x for x in arrays if is_array(x)), None)):
         if len(arrays) > 1 or operation.floating:
             _check_devices(operation, arrays)
             arrays = promoted(arrays, operation.floating, operation.exempt)
         return _checked(operation, body_for(operation, arrays)(*arrays, **options))
+
+
+def _are_alike(arrays: Sequence[Any], exempt: frozenset[int]) -> bool:
+    """Whether all are NumPy's, and of one float dtype but for the exempt ones: then nothing is to be promoted."""
+    dtype = None
+    for place, x in enumerate(arrays):
+        if type(x) is not ndarray:
+            if x is not None:
+                return False
+        elif place not in exempt:
+            dtype = dtype or x.dtype
+            if x.dtype != dtype or dtype.kind != "f":
+                return False
+    return dtype is not None
 
 
 def _checked(operation: Operation, result: Any) -> tuple[Any, Any]:
@@ -229,7 +245,7 @@ def _checked(operation: Operation, result: Any) -> tuple[Any, Any]:
 
 # ---- the record ------------------------------------------------------------------------------------------------------
 
-_next_serial = itertools.count().__next__
+next_serial = itertools.count().__next__
 
 
 class Node:
@@ -295,7 +311,7 @@ def _node(operation: Operation, options: dict[str, Any], inputs: Sequence[Any], 
             sources.append(x)
             all_needed = False
     node: Node = _new(Node)
-    node.serial = _next_serial()
+    node.serial = next_serial()
     node.operation, node.options = operation, options
     node.memories, node.version = memories, version
     node.inputs = node.targets = sources

@@ -10,6 +10,7 @@ from nn.functional_call import functional_call
 from nn.linear import Linear
 from nn.module import Module, Parameter
 from nn.norm import LayerNorm, RMSNorm
+from nn.parallel import ParallelLoss
 
 __all__ = [
     "Dropout",
@@ -21,6 +22,7 @@ __all__ = [
     "Module",
     "ModuleList",
     "MultiHeadAttention",
+    "ParallelLoss",
     "Parameter",
     "PositionalEncoding",
     "RMSNorm",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import nn.functional as F
-from minigrad import Tensor, zeros
+from minigrad import Tensor, op, zeros
+from minigrad.backend import array_module
+from minigrad.bfloat import takes_bfloat16
 from nn import init
 from nn.common import probability
 from nn.linear import Linear
@@ -100,13 +102,13 @@ class MultiHeadAttention(Module):
         fit.
         """
         self._check_shapes(query, key, value)
-        q, k, v = [self._split_heads(x) for x in self._project(query, key, value)]  # (B, H, N, d)
+        q, k, v = self._project(query, key, value)  # (B, H, N, d)
         dropout = self.dropout if self.training else 0.0
         if need_weights:
             output, weights = F.attention_with_weights(q, k, v, mask, dropout, is_causal)
         else:
             output = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal)  # (B, H, N_q, d)
-        output = self.out_proj(output.transpose(1, 2).reshape(query.shape))  # (B, N_q, D)
+        output = self.out_proj(join_heads([output]))  # (B, N_q, D)
         return (output, weights) if need_weights else output
 
     def _check_shapes(self, query: Any, key: Any, value: Any) -> None:
@@ -120,24 +122,47 @@ class MultiHeadAttention(Module):
             )
 
     def _project(self, query: Any, key: Any, value: Any) -> tuple[Tensor, ...]:
-        """Q, K and V, (B, N, D) each, in as few products as there are different inputs."""
-        width = self.d_model
+        """The heads of Q, K and V, (B, H, N, d) each, in as few products as there are different inputs."""
+        width, heads = self.d_model, self.num_heads
         weight, *others = self._weights()
         bias = self.in_proj_bias
         if not others and query is key and key is value:
-            return F.linear(query, weight, bias).split(width, -1)
+            return split_heads(F.linear(query, weight, bias), heads=heads, parts=3)
         if not others and key is value:
             w_q, w_kv = weight.split([width, 2 * width])
             b_q, b_kv = (None, None) if bias is None else bias.split([width, 2 * width])
-            return F.linear(query, w_q, b_q), *F.linear(key, w_kv, b_kv).split(width, -1)
+            (q,) = split_heads(F.linear(query, w_q, b_q), heads=heads, parts=1)
+            return q, *split_heads(F.linear(key, w_kv, b_kv), heads=heads, parts=2)
         weights = (weight, *others) if others else weight.split(width)
         biases = (None, None, None) if bias is None else bias.split(width)
-        return tuple(F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        return x.reshape(batch, length, self.num_heads, width // self.num_heads).transpose(1, 2)  # (B, H, N, d)
+        projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+        return tuple(split_heads(x, heads=heads, parts=1)[0] for x in projected)
 
     def extra_repr(self) -> str:
         bias = self.in_proj_bias is not None
         return f"{self.d_model}, num_heads={self.num_heads}, dropout={self.dropout}, bias={bias}"
+
+
+@takes_bfloat16
+@op(linear=True)
+def split_heads(x: Any, *, heads: int, parts: int) -> Any:
+    """Vectors (B, N, parts D) to so many (B, H, N, d), without a copy: of each vector's parts, each head's features."""
+    batch, length, width = x.shape
+    split = x.reshape(batch, length, parts, heads, width // (parts * heads))
+    values = tuple([split[:, :, part].swapaxes(1, 2) for part in range(parts)])
+    return values, lambda gradients: join_heads(list(gradients))
+
+
+@takes_bfloat16
+@op(linear=True)
+def join_heads(*xs: Any) -> Any:
+    """The opposite of `split_heads`: one or more (B, H, N, d) to (B, N, parts D)."""
+    batch, heads, length, features = xs[0].shape
+    if len(xs) == 1:
+        joined = xs[0].swapaxes(1, 2)  # often in this order in memory already
+    else:
+        joined = array_module(xs[0]).empty((batch, length, len(xs), heads, features), xs[0].dtype)
+        for part, x in enumerate(xs):
+            joined[:, :, part] = x.swapaxes(1, 2)
+    joined = joined.reshape(batch, length, len(xs) * heads * features)
+    return joined, lambda g: split_heads(g, heads=heads, parts=len(xs))

@@ -1,7 +1,7 @@
 """Layer norm, root mean square norm and GELU as one operation each, in few passes over memory.
 
 Each stands after the plain composition that it equals, which is its reference. Here are no checks: they are in
-`nn.functional`, from which these are called. Fused attention is in `nn.rooms`, fused cross entropy in `nn.losses`.
+`nn.functional`, from which these are called. Fused attention is in `nn.fused_room`, fused cross entropy in `nn.losses`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from kernels.fused import gelu_backward, gelu_forward, layer_norm_backward, laye
 from minigrad import op, ops, special
 from minigrad.backend import array_module
 from minigrad.bfloat import takes_bfloat16
+from minigrad.dividing import divide
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import narrowed, widened
+
+NS_OF_LAYER_NORM, NS_OF_GELU, NS_OF_A_PASS = 1.5, 4.0, 0.3  # nanoseconds for each number, roughly
+AT_ONCE = 1 << 18  # numbers that many passes go over in turn, so that they stay in the cache
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
 
@@ -37,35 +41,68 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
 
     Sums along rows and columns are products with a vector of ones, the fastest way that NumPy has.
     """
-    library = array_module(x)
-    n = math.prod(x.shape[x.ndim - axes :])
-    rows = (math.prod(x.shape[: x.ndim - axes]), n)  # (M, n)
+    library, shape = array_module(x), x.shape
+    n = math.prod(shape[x.ndim - axes :])
+    m = math.prod(shape[: x.ndim - axes])
     factor = 1.0 / n if n else 1.0
-    normalized = library.reshape(x, rows)
-    normalized = normalized - (normalized @ library.ones(n, x.dtype) * factor)[:, None]
-    variance = library.einsum("mn,mn->m", normalized, normalized) * factor
-    inverse = (1.0 / library.sqrt(variance + eps))[:, None]  # (M, 1)
-    normalized *= inverse
-    w = library.ones(n, x.dtype) if weight is None else library.reshape(weight, (n,))
-    y = normalized * w
-    if bias is not None:
-        y += library.reshape(bias, (n,))
-    shape, shape_of_weight, has_bias = x.shape, None if weight is None else weight.shape, bias is not None
+    x = x.reshape(m, n)
+    ones = library.ones(n, x.dtype)
+    w = ones if weight is None else weight.reshape(n)
+    b = None if bias is None else bias.reshape(n)
+    y, normalized, inverse = [library.empty(size, x.dtype) for size in (shape, (m, n), (m, 1))]
+    y_rows = y.reshape(m, n)
+
+    def forward(start: int, stop: int) -> None:
+        part = slice(start, stop)
+        mean = x[part] @ ones
+        mean *= factor
+        rows = library.subtract(x[part], mean[:, None], out=normalized[part])
+        scale = library.einsum("mn,mn->m", rows, rows)  # n times the variance
+        scale *= factor
+        scale += eps
+        library.sqrt(scale, out=scale)
+        rows *= library.divide(1.0, scale[:, None], out=inverse[part])
+        value = library.multiply(rows, w, out=y_rows[part])
+        if b is not None:
+            value += b
+
+    divide(x, m, NS_OF_LAYER_NORM * n, forward)
+    has_weight, has_bias = weight is not None, bias is not None
 
     def pullback(g: Any) -> tuple[Any, Any, Any]:
-        g = library.reshape(g, rows)
-        product = g * normalized
-        ones = library.ones(rows[0], g.dtype)
-        d_weight = None if shape_of_weight is None else library.reshape(ones @ product, shape_of_weight)
-        d_bias = library.reshape(ones @ g, shape[-axes:]) if has_bias else None
-        mean, mean_of_product = (g @ w * factor)[:, None], (product @ w * factor)[:, None]
-        d_x = g * w
-        d_x -= mean
-        d_x -= library.multiply(normalized, mean_of_product, out=product)
-        d_x *= inverse
-        return library.reshape(d_x, shape), d_weight, d_bias
+        g = g.reshape(m, n)
+        d_x = library.empty(shape, g.dtype)
+        d_x_rows = d_x.reshape(m, n)
+        d_w: dict[int, Any] = {}  # the parts' sums
+        d_b: dict[int, Any] = {}
 
-    return library.reshape(y, shape), pullback
+        def backward(start: int, stop: int) -> None:
+            part = slice(start, stop)
+            rows = normalized[part]
+            product = g[part] * rows
+            mean, mean_of_product = g[part] @ w, product @ w
+            mean *= factor
+            mean_of_product *= factor
+            ones = library.ones(len(rows), g.dtype)
+            if has_weight:
+                d_w[start] = ones @ product
+            if has_bias:
+                d_b[start] = ones @ g[part]
+            d_rows = library.multiply(g[part], w, out=d_x_rows[part])
+            d_rows -= mean[:, None]
+            d_rows -= library.multiply(rows, mean_of_product[:, None], out=product)
+            d_rows *= inverse[part]
+
+        divide(g, m, NS_OF_LAYER_NORM * n, backward)
+        d_weight = _sum_of_parts(d_w).reshape(shape[-axes:]) if has_weight else None
+        return d_x, d_weight, _sum_of_parts(d_b).reshape(shape[-axes:]) if has_bias else None
+
+    return y, pullback
+
+
+def _sum_of_parts(sums: dict[int, Any]) -> Any:
+    """In the order of the rows that they begin with, whichever was made first."""
+    return sum([sums[start] for start in sorted(sums)][1:], start=sums[0])
 
 
 @takes_bfloat16
@@ -129,53 +166,74 @@ def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
 @op(reference=ops.gelu)
 def fused_gelu(x: Any, *, approximate: str) -> Any:
     """`minigrad.ops.gelu` of float32 or float64; keeps one array, its derivative, and only if there will be a walk."""
-    library = array_module(x)
-    recording = is_grad_enabled()
+    library, shape = array_module(x), x.shape
+    value = library.empty(shape, x.dtype)
+    x, values = x.reshape(-1), value.reshape(-1)
+    slope = library.empty_like(x) if is_grad_enabled() else None
+    compute = _gelu if approximate == "none" else _gelu_by_tanh
+
+    def forward(start: int, stop: int) -> None:
+        for first in range(start, stop, AT_ONCE):
+            part = slice(first, min(first + AT_ONCE, stop))
+            compute(library, x[part], values[part], None if slope is None else slope[part])
+
     with np.errstate(over="ignore"):  # e^-2u of far negative x, x² of large ones
-        value, slope = (_gelu if approximate == "none" else _gelu_by_tanh)(library, x, recording)
-    return value, lambda g: g * slope
+        divide(x, x.size, NS_OF_GELU, forward)
+    return value, lambda g: _times_slope(g, slope)
 
 
-def _gelu(library: Any, x: Any, recording: bool) -> tuple[Any, Any]:
-    """x Φ(x), and its derivative Φ + x Φ'."""
-    phi = library.add(special.erf(x * math.sqrt(0.5)), 1.0, out=library.empty_like(x))
+def _times_slope(g: Any, slope: Any) -> Any:
+    """g * slope, of any shape and as one row."""
+    library, g_row = array_module(g), g.reshape(-1)
+    d_x = library.empty(g.shape, g.dtype)
+    d_x_row = d_x.reshape(-1)
+
+    def backward(start: int, stop: int) -> None:
+        library.multiply(g_row[start:stop], slope[start:stop], out=d_x_row[start:stop])
+
+    divide(d_x, d_x.size, NS_OF_A_PASS, backward)
+    return d_x
+
+
+def _gelu(library: Any, x: Any, value: Any, slope: Any) -> None:
+    """Writes x Φ(x), and its derivative Φ + x Φ' unless that is None."""
+    phi = special.erf(x * math.sqrt(0.5))
+    phi += 1.0
     phi *= 0.5
-    value = library.multiply(x, phi, out=library.empty_like(x))
-    if not recording:
-        return value, None
-    slope = library.multiply(x, x, out=library.empty_like(x))
+    library.multiply(x, phi, out=value)
+    if slope is None:
+        return
+    library.multiply(x, x, out=slope)
     slope *= -0.5
     library.exp(slope, out=slope)
     slope *= x
     slope *= 1.0 / math.sqrt(2.0 * math.pi)
     slope += phi
-    return value, slope
 
 
-def _gelu_by_tanh(library: Any, x: Any, recording: bool) -> tuple[Any, Any]:
-    """x σ(2u) with 2u = a x + b x³, as (1 + tanh u) / 2 = σ(2u): an exponential is faster than tanh.
+def _gelu_by_tanh(library: Any, x: Any, value: Any, slope: Any) -> None:
+    """Writes x σ(2u) with 2u = a x + b x³, as (1 + tanh u) / 2 = σ(2u): an exponential is faster than tanh.
 
     Its derivative is σ + x σ (1 - σ) (a + 3 b x²).
     """
     a = 2.0 * math.sqrt(2.0 / math.pi)
     b = 0.044715 * a
-    square = library.multiply(x, x, out=library.empty_like(x))
-    sigma = library.multiply(square, -b, out=library.empty_like(x))
+    square = x * x
+    sigma = square * -b
     sigma -= a
     sigma *= x
     library.exp(sigma, out=sigma)  # e^-2u
     sigma += 1.0
     library.divide(1.0, sigma, out=sigma)
-    value = library.multiply(x, sigma, out=library.empty_like(x))
-    if not recording:
-        return value, None
+    library.multiply(x, sigma, out=value)
+    if slope is None:
+        return
     square *= 3.0 * b
     square += a
     square *= value
-    slope = library.subtract(1.0, sigma, out=library.empty_like(x))
+    library.subtract(1.0, sigma, out=slope)
     slope *= square
     slope += sigma
-    return value, slope
 
 
 @takes_bfloat16

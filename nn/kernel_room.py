@@ -23,7 +23,8 @@ from minigrad.ops.elementwise import narrowed
 from minigrad.random import next_key
 from nn.common import array_of, as_dtype, repeated_heads
 from nn.masks import read_masks
-from nn.rooms import plain_attention, wants_tensor_cores
+from nn.plain_room import plain_attention
+from nn.rooms import wants_tensor_cores
 
 # ---- the operation ---------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,9 @@ from minigrad.scalars import number
 from nn.common import array_of, as_dtype, dropout_mask, on_its_device, probability, repeated_heads
 from nn.kernel_room import attention_by_kernels
 from nn.masks import check_masks, read_masks
-from nn.rooms import ROOMS, attention_weights, chosen_room, mixture
+from nn.plain_room import attention_weights, mixture
+from nn.rooms import ROOMS, chosen_room
+from nn.tiled_room import attention_by_tiles
 
 
 @in_16_bits(exempt=["attn_mask"])
@@ -72,10 +74,14 @@ def scaled_dot_product_attention(
         "key_lengths": key_lengths,
     }
     check_masks(query, (*leading, query.shape[-2], key.shape[-2]), **masks)
-    room = chosen_room(dtype, max(query.shape[-1], value.shape[-1]), device_of(array_of(query)))
+    width, scores = max(query.shape[-1], value.shape[-1]), query.shape[-2] * key.shape[-2]
+    room = chosen_room(dtype, width, device_of(array_of(query)), scores)
     if room == "kernel":
         options = {"scale": scale, "dropout_p": dropout_p, "enable_gqa": enable_gqa, **masks}
         return attention_by_kernels(query, key, value, leading=leading, dtype=dtype, **options)
+    if room == "tiled":
+        inputs = _alike(query, key, value, leading, dtype)
+        return narrowed(attention_by_tiles(*inputs, scale=scale, dropout_p=dropout_p, **masks), dtype)
     inputs = _read(query, key, value, leading, dtype, dropout_p, **masks)
     return narrowed(ROOMS[room](*inputs, scale=scale), dtype)
 
@@ -119,7 +125,8 @@ def _leading_and_dtype(query: Any, key: Any, value: Any, grouped: bool) -> tuple
             )
         leading = [(*axes[:-1], query.shape[-3]) for axes in leading]
     try:
-        return np.broadcast_shapes(*leading), result_type([query, key, value])
+        alike = leading[0] == leading[1] == leading[2] and dtypes[0] == dtypes[1] == dtypes[2]  # the usual case
+        return (leading[0], dtypes[0]) if alike else (np.broadcast_shapes(*leading), result_type([query, key, value]))
     except ValueError:
         raise ValueError(
             f"attention: the leading axes of {shapes} do not broadcast; enable_gqa=True lets heads of the query share "
@@ -142,12 +149,17 @@ def _read(
 
     What they drop is drawn on the CPU, also for a GPU; the kernel room, which is taken there, draws for itself.
     """
-    wide = np.promote_types(dtype, np.float32)
-    query, key, value = [as_dtype(_expanded(x, leading), wide) for x in (query, key, value)]
+    query, key, value = _alike(query, key, value, leading, dtype)
     shape = (*leading, query.shape[-2], key.shape[-2])  # of the scores
     visible, bias = read_masks(query, shape, **masks)
     kept = dropout_mask(query, shape, dropout_p) if dropout_p > 0 else None
-    return query, key, value, as_dtype(bias, wide), visible, kept
+    return query, key, value, as_dtype(bias, query.dtype), visible, kept
+
+
+def _alike(query: Any, key: Any, value: Any, leading: tuple[int, ...], dtype: np.dtype) -> tuple[Any, ...]:
+    """The three with these leading axes, in `dtype` but at least float32."""
+    wide = np.promote_types(dtype, np.float32)
+    return tuple([as_dtype(_expanded(x, leading), wide) for x in (query, key, value)])
 
 
 def _expanded(x: Any, leading: tuple[int, ...]) -> Any:

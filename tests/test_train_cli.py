@@ -143,6 +143,18 @@ def test_a_run_in_mixed_precision_goes_on_in_it(run_train):
     assert (status, err) == (0, "") and contents(Path("run"))["checkpoint.npz"] == before["checkpoint.npz"]
 
 
+@pytest.mark.cpu_only(reason="a GPU takes each batch as a whole")
+def test_threads_stay_with_the_run_unless_others_are_given(run_train):
+    status, out, err = run_train(*SMALL, "--threads", 2, "--out", "run")
+    assert (status, err) == (0, "") and " parameters on cpu, 2 threads\n" in out
+    assert json.loads(Path("run/config.json").read_text())["threads"] == 2
+    status, out, err = run_train("--resume", "run")
+    assert (status, err) == (0, "") and " parameters on cpu, 2 threads\n" in out
+    status, out, err = run_train("--resume", "run", "--threads", 1)
+    assert (status, err) == (0, "") and " parameters on cpu\n" in out
+    assert run_train("--answer", "run", "abc")[0] == 0
+
+
 def test_resume_of_a_finished_run_reports_again_and_changes_nothing(run_train, trained):
     before = contents(trained)
     status, out, _ = run_train("--resume", trained)
@@ -192,6 +204,8 @@ def test_commands_to_type_are_ready_for_a_shell(run_train):
         (["--seed", "-1"], "--seed must be from 0 to 2**64 - 1, not -1"),
         (["--device", "cpu\n"], r"--device must be cpu, cuda or cuda:1, not 'cpu\n'"),
         (["--device", "gpu"], "--device must be cpu, cuda or cuda:1, not 'gpu'"),
+        (["--threads", "0"], "--threads must be from 1 to 128, not 0"),
+        (["--threads", "2", "--device", "cuda"], "--threads 2 says nothing beside --device cuda; leave it out"),
         (["--colour", "red"], "unrecognized arguments: --colour; see python train.py --help"),
         (["copy", "sort"], "unrecognized arguments: sort; see python train.py --help"),
         (["--min-length", "9", "--max-length", "3"], "reverse: --min-length 9 is greater than --max-length 3"),

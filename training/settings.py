@@ -37,6 +37,7 @@ LAYERS = between(1, 1000)
 SIZE = between(1, 100_000)
 """For what is held in memory, which a typing error must not fill."""
 STEPS = between(1, 10**9)
+THREADS = between(1, 128)
 ABOVE_0 = Allowed("a finite number above 0", lambda value: 0 < value < math.inf)
 FROM_0 = Allowed("a finite number, 0 or more", lambda value: 0 <= value < math.inf)
 BELOW_1 = Allowed("0 or more and below 1", lambda value: 0 <= value < 1)
@@ -89,6 +90,7 @@ class Settings:
     amp_dtype: str = _setting("float16", one_of("float16", "bfloat16"), "of these products")
     seed: int = _setting(0, SEED, "of the parameters, the examples and dropout")
     device: str = _setting("cpu", DEVICE, "where to compute")
+    threads: int = _setting(1, THREADS, "that share each batch on a CPU; a GPU takes it whole")
 
     def __post_init__(self) -> None:
         for setting in fields(self):

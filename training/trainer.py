@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 import minigrad as mg
+import nn
 import nn.functional as F
 from nn.optim import GradScaler, clip_grad_norm_
 from training.build import build_model, build_optimizer, build_schedule
@@ -64,6 +65,7 @@ class Trainer:
         except TypeError as error:
             raise SettingsError(f"--amp-dtype: {error}") from error
         self.scaler = GradScaler(enabled=settings.amp and settings.amp_dtype == "float16")
+        self.threads = settings.threads if settings.device == "cpu" else 1
         try:
             held_out = task.held_out(settings.eval_size + settings.test_size)
         except ValueError as error:
@@ -196,14 +198,20 @@ class Trainer:
 
     def _loss(self, source: np.ndarray, target: np.ndarray) -> mg.Tensor:
         """The mean loss over the symbols of `target` (B, N_t), each predicted from those before it."""
+        return nn.ParallelLoss(self._loss_and_count, self.threads)(source, target)
+
+    def _loss_and_count(self, source: np.ndarray, target: np.ndarray) -> tuple[mg.Tensor, int]:
+        """That of the whole batch or a part of it, and over how many symbols it is the mean."""
+        expected = target[:, 1:]  # (B, N_t - 1)
         with self.autocast:
             logits = self.model(source, target[:, :-1])  # (B, N_t - 1, V)
-            return F.cross_entropy(
+            loss = F.cross_entropy(
                 logits.reshape(-1, logits.shape[-1]),
-                mg.Tensor(target[:, 1:].reshape(-1), device=self.settings.device),
+                mg.Tensor(expected.reshape(-1), device=self.settings.device),
                 ignore_index=PAD,
                 label_smoothing=self.settings.label_smoothing,
             )
+        return loss, int(np.count_nonzero(expected != PAD))
 
     def _check_progress(self) -> None:
         """Raise ValueError unless step, history and losses belong together."""

@@ -1,1 +1,1 @@
-"""Everything that only looks: where values are made, which of them go wrong, and drawings of graphs."""
+"""Everything that only looks: where values are made, what goes wrong, what takes the time, and drawings of graphs."""

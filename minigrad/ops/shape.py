@@ -14,7 +14,7 @@ from minigrad.operation import namespace, op
 def reshape(x: Any, *, shape: int | tuple[int, ...]) -> Any:
     """The elements in order, in another shape; one length may be -1."""
     before = x.shape
-    return namespace(x).reshape(x, shape), lambda g: reshape(g, before)
+    return x.reshape(shape), lambda g: reshape(g, shape=before)
 
 
 @takes_bfloat16
@@ -22,21 +22,21 @@ def reshape(x: Any, *, shape: int | tuple[int, ...]) -> Any:
 def transpose(x: Any, *, axes: tuple[int, ...] | None = None) -> Any:
     """The axes in another order; reversed by default."""
     back = None if axes is None else tuple(sorted(range(len(axes)), key=[a % len(axes) for a in axes].__getitem__))
-    return namespace(x).transpose(x, axes), lambda g: transpose(g, back)
+    return namespace(x).transpose(x, axes), lambda g: transpose(g, axes=back)
 
 
 @takes_bfloat16
 @op(linear=True)
 def swapaxes(x: Any, *, axis1: int, axis2: int) -> Any:
     """Two axes exchanged."""
-    return namespace(x).swapaxes(x, axis1, axis2), lambda g: swapaxes(g, axis1, axis2)
+    return namespace(x).swapaxes(x, axis1, axis2), lambda g: swapaxes(g, axis1=axis1, axis2=axis2)
 
 
 @takes_bfloat16
 @op(linear=True)
 def moveaxis(x: Any, *, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Any:
     """The axes `source` at the places `destination`, the others in their order."""
-    return namespace(x).moveaxis(x, source, destination), lambda g: moveaxis(g, destination, source)
+    return namespace(x).moveaxis(x, source, destination), lambda g: moveaxis(g, source=destination, destination=source)
 
 
 @takes_bfloat16

@@ -15,7 +15,7 @@ import numpy as np
 from minigrad import Tensor
 from minigrad.backend import Array, array_module, device_of, on_device_of, to_device
 from nn.module import zero_grad
-from nn.optim.pieces import SMALL, Joined, move_in_parts
+from nn.optim.pieces import SMALL, Joined, Piece, in_parts, move_pieces
 
 
 class Optimizer:
@@ -60,21 +60,25 @@ class Optimizer:
         def move(values: Array, gradient: Array, state: dict[str, Any]) -> None:
             self._move(values, gradient, state, options)
 
+        pieces: list[Piece] = []
         together: dict[Any, list[Tensor]] = {}
         arrays: set[int] = set()
         for parameter in parameters:
             values, gradient, state = parameter.data, parameter.grad.data, self.state[parameter]  # type: ignore[union-attr]
-            if type(values) is not np.ndarray or type(gradient) is not np.ndarray:
+            alone = type(values) is np.ndarray and values.base is None and id(values) not in arrays
+            if not alone or type(gradient) is not np.ndarray:  # on a GPU, or in memory that may be another's
                 with on_device_of(values):
                     move(values, gradient, state)
-            elif values.size <= SMALL and values.base is None and id(values) not in arrays:  # else it may be another's
-                arrays.add(id(values))
+                continue
+            arrays.add(id(values))
+            if values.size <= SMALL:
                 together.setdefault((id(options), values.dtype, state["step"]), []).append(parameter)
             else:
-                move_in_parts(values, gradient, state, self.arrays, move)
+                pieces += in_parts(values, gradient, state, self.arrays)
         for alike, members in together.items():
             joined = self._joined.setdefault(alike[:2], Joined(self.arrays))
             joined.move(members, [self.state[member] for member in members], move)
+        move_pieces(pieces, move)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,16 @@ from typing import Any
 import numpy as np
 
 from minigrad import Tensor
+from minigrad.dividing import divide
 
 SMALL = 1 << 13  # elements: from here on, joining costs more passes than it saves calls
 PART = 1 << 17  # elements: a float32 array of as many takes 512 KiB
+NS_OF_A_STEP = 3.0  # nanoseconds an element, roughly
 
 State = dict[str, Any]
+Piece = tuple[np.ndarray, np.ndarray, State]
+"""Of one parameter, or all of it: its values, gradient and state."""
+
 Move = Callable[[np.ndarray, np.ndarray, State], None]
 """Writes new values over an array, of its gradient and state."""
 
@@ -71,18 +76,32 @@ class Joined:
                     state[name] = part
 
 
-def move_in_parts(values: np.ndarray, gradient: np.ndarray, state: State, names: Sequence[str], move: Move) -> None:
-    """Moves one parameter; `names` are those of the arrays in its state."""
+def in_parts(values: np.ndarray, gradient: np.ndarray, state: State, names: Sequence[str]) -> list[Piece]:
+    """The parts of one parameter, or it as a whole; `names` are those of the arrays in its state."""
     arrays = [state[name] for name in names]
     if any([array is None or array.dtype != values.dtype for array in arrays]) or not all(
         [array.flags.c_contiguous for array in (values, gradient, *arrays)]
     ):
-        move(values, gradient, state)
-        return
+        return [(values, gradient, state)]
     flat = [array.reshape(-1) for array in (values, gradient, *arrays)]
+    pieces: list[Piece] = []
     for start in range(0, values.size, PART):
         own, its_gradient, *rest = [array[start : start + PART] for array in flat]
-        move(own, its_gradient, {"step": state["step"], **dict(zip(names, rest, strict=True))})
+        pieces.append((own, its_gradient, {"step": state["step"], **dict(zip(names, rest, strict=True))}))
+    return pieces
+
+
+def move_pieces(pieces: Sequence[Piece], move: Move) -> None:
+    """Moves each piece, several at once if they are many."""
+    if not pieces:
+        return
+
+    def work(start: int, stop: int) -> None:
+        for piece in pieces[start:stop]:
+            move(*piece)
+
+    elements = sum([values.size for values, *_ in pieces])
+    divide(pieces[0][0], len(pieces), NS_OF_A_STEP * elements / len(pieces), work)
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:

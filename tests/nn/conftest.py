@@ -7,14 +7,14 @@ from nn.rooms import ROOMS
 from tests.kernels.emulator.compiled import needs_compiler
 
 
-@pytest.fixture(params=ROOMS)
+@pytest.fixture(params=[*ROOMS, "tiled"])
 def room(request):
     """Each room of attention that takes float64 in turn."""
     with F.attention_room(request.param):
         yield request.param
 
 
-@pytest.fixture(params=[*ROOMS, pytest.param("kernel", marks=needs_compiler)])
+@pytest.fixture(params=[*ROOMS, "tiled", pytest.param("kernel", marks=needs_compiler)])
 def any_room(request):
     """Each room of attention in turn."""
     with F.attention_room(request.param):

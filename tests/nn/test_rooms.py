@@ -119,7 +119,7 @@ def test_axes_of_length_0(any_room, query_shape, key_shape):
 
 
 ROOMS_AND_DTYPES = [
-    *[(name, dtype) for name in ROOMS for dtype in ("float32", "float64")],
+    *[(name, dtype) for name in (*ROOMS, "tiled") for dtype in ("float32", "float64")],
     *[pytest.param("kernel", dtype, marks=needs_compiler) for dtype in ("float16", "float32")],
 ]
 
@@ -155,8 +155,8 @@ def test_longer_padding_and_other_batch_mates_change_nothing(any_room):
 # ---- which room ------------------------------------------------------------------------------------------------------
 
 
-def made_by():
-    q, k, v = leaves(*draw((2, 4), (3, 4), (3, 4)))
+def made_by(n_q=2, n_k=3):
+    q, k, v = leaves(*draw((n_q, 4), (n_k, 4), (n_k, 4)))
     return F.scaled_dot_product_attention(q, k, v).node.operation.name
 
 
@@ -174,6 +174,17 @@ def test_a_room_is_pinned_in_this_block_and_thread_only():
     with pytest.raises(KeyError), F.attention_room("plain"):
         raise KeyError
     assert made_by() == "fused_attention"
+
+
+@pytest.mark.cpu_only(reason="on a GPU tiles are the kernels' work")
+@pytest.mark.parametrize(
+    ("n_q", "n_k", "expected"),
+    [(1024, 512, "tiled"), (512, 1024, "tiled"), (1023, 512, "fused"), (1, 1024, "fused")],
+)
+def test_the_room_of_many_scores(n_q, n_k, expected):
+    assert made_by(n_q, n_k) == f"{expected}_attention"
+    with F.attention_room("fused"):
+        assert made_by(n_q, n_k) == "fused_attention"
 
 
 @needs_compiler
@@ -198,7 +209,7 @@ def test_tensor_cores_are_of_the_kernel_room_alone():
 
 def test_an_unknown_room_is_refused():
     with (
-        pytest.raises(ValueError, match="there is no room 'fast'; the rooms are plain, fused, kernel"),
+        pytest.raises(ValueError, match="there is no room 'fast'; the rooms are plain, fused, tiled, kernel"),
         F.attention_room("fast"),
     ):
         pass

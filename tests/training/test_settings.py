@@ -29,6 +29,7 @@ from training.tasks import TASKS
         ("optimizer", "lion", "--optimizer must be adam or adamw or sgd, not 'lion'"),
         ("seed", -1, r"--seed must be from 0 to 2\*\*64 - 1, not -1"),
         ("device", "gpu", "--device must be cpu, cuda or cuda:1, not 'gpu'"),
+        ("threads", 0, "--threads must be from 1 to 128, not 0"),
     ],
 )
 def test_a_value_out_of_its_range(name, value, message):

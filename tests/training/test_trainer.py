@@ -75,6 +75,66 @@ def test_resumed_is_undisturbed(tmp_path, optimizer, schedule):
         assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+on_a_cpu = pytest.mark.cpu_only(reason="a GPU takes each batch as a whole")
+
+
+@on_a_cpu
+@pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed precision"])
+def test_with_threads_resumed_is_undisturbed_too(tmp_path, amp):
+    settings = {"threads": 2, "batch_size": 7, "amp": amp, "label_smoothing": 0.1}
+    undisturbed, stopped = small_trainer(**settings), small_trainer(**settings)
+    for _ in range(8):
+        undisturbed.train_step()
+    for _ in range(3):
+        stopped.train_step()
+    path = tmp_path / "checkpoint.npz"
+    checkpoint.save(path, stopped.state_dict())
+    resumed = Trainer.from_state_dict(checkpoint.load(path), path)
+    assert resumed.threads == 2
+    for _ in range(5):
+        resumed.train_step()
+    assert resumed.losses == undisturbed.losses
+    for a, b in zip(arrays_of(resumed.state_dict()), arrays_of(undisturbed.state_dict()), strict=True):
+        assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+@on_a_cpu
+def test_threads_change_the_losses_by_rounding_alone():
+    """Sources and targets are of different lengths, and 7 examples do not split evenly."""
+    losses = []
+    for threads in (1, 2, 3):
+        trainer = small_trainer(threads=threads, batch_size=7, dropout=0.0, label_smoothing=0.1)
+        for _ in range(10):
+            trainer.train_step()
+        trainer.check_finite()
+        losses.append(trainer.losses)
+    assert losses[0][0] - losses[0][-1] > 0.1  # it learns
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-5)
+    assert losses[1] != losses[0]
+
+
+@on_a_cpu
+def test_a_loss_that_is_no_number_stops_the_training_with_threads_too():
+    trainer = small_trainer(threads=2)
+    spoil(trainer, math.nan)
+    with pytest.raises(TrainingError, match=r"^the loss is nan at step 1; train anew with a lower --lr"):
+        trainer.train_step()
+    assert trainer.step == 0
+
+
+@pytest.mark.skipif(not mg.cuda_available(), reason="there is no GPU")
+def test_a_gpu_takes_each_batch_as_a_whole():
+    """A run with threads goes on there, and with threads again where it came from."""
+    trainer = small_trainer(threads=2, device="cuda")
+    assert trainer.threads == 1 and trainer.settings.threads == 2
+    trainer.train_step()
+    back = Trainer.from_state_dict(trainer.state_dict(), "some.npz", device="cpu")
+    assert back.threads == 2
+    back.train_step()
+
+
 # ---- mixed precision -------------------------------------------------------------------------------------------------
 
 

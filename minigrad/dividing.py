@@ -1,0 +1,91 @@
+"""Large work on arrays, divided: an operation does its rows in parts, each in a thread of its own at the same time.
+
+NumPy computes in one thread, but for products, which its BLAS may divide; that waits for work by spinning, which slows
+whatever the other threads do. So `minigrad.process` puts BLAS on one thread, and operations divide products and all
+else themselves, where that is worth a thread's start.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from minigrad.backend import Array
+from minigrad.threads import run_at_once
+
+Work = Callable[[int, int], Any]
+"""Does the rows from one number to below another; it only calls NumPy, and writes to arrays that nobody else does."""
+
+LEAST_WORK = 100_000.0  # nanoseconds that a part takes by estimate: with less, the start of a thread is not worth it
+
+
+def get_num_threads() -> int:
+    """Into how many parts, computed at once, operations divide large work on a CPU at most."""
+    return _count
+
+
+def set_num_threads(number: int) -> None:
+    """Let operations divide large work on a CPU into so many parts: 1 for none.
+
+    As long as nobody calls it, that is MINIGRAD_NUM_THREADS in the environment, or else OMP_NUM_THREADS, or else how
+    many cores the process may use. Results with another number differ by rounding; with the same one they are the same
+    bits again. Raises ValueError for anything but an integer from 1 on.
+    """
+    global _count
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ValueError(f"set_num_threads: the number must be an integer from 1 on, got {number!r}")
+    _count = number
+
+
+def _default() -> int:
+    for name in ("MINIGRAD_NUM_THREADS", "OMP_NUM_THREADS"):
+        given = os.environ.get(name, "")
+        if given.isdecimal() and int(given) > 0:
+            return int(given)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_count = _default()
+
+
+class _Thread(threading.local):
+    divides = True
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def undivided() -> Iterator[None]:
+    """A block in which this thread does all of its work alone, as where other threads do as much at the same time."""
+    former, _thread.divides = _thread.divides, False
+    try:
+        yield
+    finally:
+        _thread.divides = former
+
+
+def divide(like: Array, rows: int, nanoseconds: float, work: Work) -> None:
+    """work(0, rows), in parts at once if it is large and on a CPU.
+
+    Args:
+        like: one of the arrays that it is about.
+        rows: how many there are.
+        nanoseconds: that each takes in one thread, roughly.
+        work: must give the same whichever parts it is called for.
+    """
+    parts = min(_count, rows, int(rows * nanoseconds / LEAST_WORK))
+    if parts < 2 or not _thread.divides or type(like) is not np.ndarray:
+        work(0, rows)
+        return
+    edges = [rows * part // parts for part in range(parts + 1)]
+    run_at_once([functools.partial(work, start, stop) for start, stop in itertools.pairwise(edges)])

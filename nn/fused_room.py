@@ -1,0 +1,211 @@
+"""The fused room of attention: one operation in few passes, with its gradients' formulas beside the code.
+
+It takes the six inputs that `nn.rooms` lists. It is for short sequences: it keeps N_q N_k numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minigrad import op
+from minigrad.backend import array_module
+from minigrad.dividing import divide
+from nn.plain_room import plain_attention
+
+NS_OF_A_SCORE = 5.0  # nanoseconds that it takes forward, or backward, roughly
+QUERIES = 64  # in a block; where a mask hides all of the last keys from one, they are left out
+SMALL_SCORE = 30.0  # whose exponential, and any sum of such, is far from the ends of float32's range
+
+
+@op(reference=plain_attention, exempt=["visible", "kept"], optional=["bias", "visible", "kept"])
+def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, kept: Any, *, scale: float) -> Any:
+    """`plain_attention` as one operation; keeps an array of N_q N_k numbers at most, and makes one more going back.
+
+    That array is transposed, (..., N_k, N_q), in blocks of queries: what each query subtracts and is divided by then
+    lies along rows of memory, which is several times faster for short sequences. It holds exponentials e; the weights
+    are P = e / total, but the smaller arrays (..., N_q, E) are divided instead. Going back, with O the output and dO
+    its gradient,
+
+        dV = Pᵀ dO,   dP = dO Vᵀ,   dS = P ∘ (dP − rowsum(dO ∘ O)),   dQ = scale dS K,   dK = scale dSᵀ Q,
+
+    where rowsum(dO ∘ O) = rowsum(dP ∘ P). Results have the inputs' order in memory: heads that were split off without a
+    copy are joined again without one.
+    """
+    library, leading = array_module(query), query.shape[:-2]
+    n_q, n_k = query.shape[-2], key.shape[-2]
+    blocks = _blocks(visible, n_q, n_k)
+    scaled = library.empty_like(query)  # (..., N_q, d)
+    e = [library.empty((*leading, block.n_k, block.n_q), query.dtype) for block in blocks]
+    share = library.empty((*leading, n_q, 1), query.dtype)
+    output = library.empty_like(query, shape=(*query.shape[:-1], value.shape[-1]))  # (..., N_q, E)
+    ceiling = None if visible is None else library.where(visible, query.dtype.type(math.inf), -math.inf)
+    entries = leading[0] if leading else 1
+    ns = NS_OF_A_SCORE * math.prod(leading[1:]) * sum([block.n_k * block.n_q for block in blocks])
+
+    def forward(start: int, stop: int) -> None:
+        part = _Part(leading, start, stop)
+        library.multiply(part(query), scale, out=part(scaled))
+        for block, its_e in zip(blocks, e, strict=True):
+            keys, queries = block.keys, block.queries
+            scores = library.matmul(part(key)[keys], _transposed(part(scaled)[queries]), out=part(its_e))
+            its_bias, its_ceiling, its_kept = [block.of_scores(part(x)) for x in (bias, ceiling, kept)]
+            if its_bias is not None:
+                scores += _transposed(its_bias)
+            small = library is np and _are_small(scores)
+            if its_ceiling is not None:
+                library.fmin(scores, _transposed(its_ceiling), out=scores)  # -inf where hidden, over NaN too
+            if not small:
+                scores -= _subtracted(scores)
+            library.exp(scores, out=scores)
+            total = library.ones(block.n_k, scores.dtype) @ scores  # (..., N_q)
+            total += total == 0  # nothing visible: 0 / 1
+            its_share = library.divide(1.0, total[..., None], out=part(share)[queries])
+            mixed = part(output)[queries]
+            library.matmul(_transposed(_dropped(scores, its_kept)), part(value)[keys], out=mixed)
+            mixed *= its_share
+
+    divide(query, entries, ns, forward)
+    has_bias = bias is not None
+
+    def pullback(g: Any) -> tuple[Any, ...]:
+        d_query, d_key, d_value = [library.empty_like(x) for x in (scaled, key, value)]
+        d_bias = library.zeros((*leading, n_q, n_k), g.dtype) if has_bias else None
+
+        def backward(start: int, stop: int) -> None:
+            part = _Part(leading, start, stop)
+            d_output = part(g) * part(share)  # (..., N_q, E), of the product that was then divided
+            delta = library.einsum("...qe,...qe->...q", d_output, part(output))
+            d_k, d_v = [_Sum(library, part(x)) for x in (d_key, d_value)]
+            for block, its_e in reversed(list(zip(blocks, e, strict=True))):
+                keys, queries = block.keys, block.queries
+                weights, its_kept = part(its_e), block.of_scores(part(kept))
+                d_v.add(keys, _dropped(weights, its_kept), d_output[queries])
+                d_scores = part(value)[keys] @ _transposed(d_output[queries])  # (..., N_k, N_q), dP / total
+                if its_kept is not None:
+                    d_scores *= _transposed(its_kept)
+                d_scores -= delta[..., None, queries[-2]]
+                d_scores *= weights
+                library.matmul(_transposed(d_scores), part(key)[keys], out=part(d_query)[queries])
+                d_k.add(keys, d_scores, part(scaled)[queries])
+                if has_bias:
+                    part(d_bias)[(*queries[:-1], keys[-2])] = _transposed(d_scores)
+
+        divide(query, entries, ns, backward)
+        d_query *= scale
+        return d_query, d_key, d_value, d_bias, None, None
+
+    return output, pullback
+
+
+# ---- parts and blocks ------------------------------------------------------------------------------------------------
+
+
+class _Part:
+    """Takes the entries from `start` to below `stop` along the first of the leading axes, of arrays that have it."""
+
+    def __init__(self, leading: tuple[int, ...], start: int, stop: int) -> None:
+        self._axes, self._slice = len(leading) + 2 if leading else math.inf, slice(start, stop)
+
+    def __call__(self, x: Any) -> Any:
+        return x if x is None or x.ndim < self._axes or x.shape[0] == 1 else x[self._slice]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some queries, and the keys up to the last one that any of them sees."""
+
+    start: int
+    stop: int
+    n_k: int
+
+    @property
+    def n_q(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def queries(self) -> tuple[Any, ...]:
+        """The key of their rows in an array (..., N_q, d)."""
+        return ..., slice(self.start, self.stop), slice(None)
+
+    @property
+    def keys(self) -> tuple[Any, ...]:
+        """The key of their rows in an array (..., N_k, d)."""
+        return ..., slice(self.n_k), slice(None)
+
+    def of_scores(self, x: Any) -> Any:
+        """What belongs to the block of an array that broadcasts to (..., N_q, N_k); None of None."""
+        if x is None:
+            return None
+        rows = slice(None) if x.shape[-2] == 1 else slice(self.start, self.stop)
+        return x[..., rows, :] if x.shape[-1] == 1 else x[..., rows, : self.n_k]
+
+
+def _blocks(visible: Any, n_q: int, n_k: int) -> Sequence[_Block]:
+    """All queries in one block, or in several if the mask lets keys be left out."""
+    if type(visible) is not np.ndarray or n_q < 2 * QUERIES or visible.shape[-2:] != (n_q, n_k) or n_k == 0:
+        return [_Block(0, n_q, n_k)]
+    blocks = []
+    for start in range(0, n_q, QUERIES):
+        stop = min(start + QUERIES, n_q)
+        seen = visible[..., start:stop, :].any(axis=tuple(range(visible.ndim - 1)))  # (N_k,)
+        places = np.flatnonzero(seen)
+        blocks.append(_Block(start, stop, int(places[-1]) + 1 if places.size else 1))
+    return blocks
+
+
+class _Sum:
+    """Products that are added up in an array (..., N_k, d)."""
+
+    def __init__(self, library: Any, total: Any) -> None:
+        self._library, self._total, self._is_empty = library, total, True
+
+    def add(self, keys: tuple[Any, ...], x: Any, y: Any) -> None:
+        """Adds x @ y to these rows."""
+        rows = self._total[keys]
+        if self._is_empty and rows.shape == self._total.shape:
+            self._library.matmul(x, y, out=rows)
+        else:
+            if self._is_empty:
+                self._total[...] = 0
+            rows += x @ y
+        self._is_empty = False
+
+
+# ---- scores ----------------------------------------------------------------------------------------------------------
+
+
+def _transposed(x: Any) -> Any:
+    return x.swapaxes(-1, -2)
+
+
+def _dropped(transposed: Any, kept: Any) -> Any:
+    return transposed if kept is None else transposed * _transposed(kept)
+
+
+def _are_small(scores: Any) -> bool:
+    """Whether all are, hidden ones included; a look at them takes less time than what it saves."""
+    return scores.size == 0 or bool(scores.min() >= -SMALL_SCORE and scores.max() <= SMALL_SCORE)
+
+
+def _subtracted(scores: Any) -> Any:
+    """(..., N_k, N_q) to (..., 1, N_q): each query's largest visible score, but 0 if that is small.
+
+    So a query's result is the same to the bit whether or not all scores are small, of which some are hidden from it.
+    """
+    library = array_module(scores)
+    largest = library.maximum(_column_maximum(scores), np.finfo(scores.dtype).min)  # finite for a column of -inf alone
+    return library.where(library.abs(largest) <= SMALL_SCORE, 0, largest)
+
+
+def _column_maximum(x: Any) -> Any:
+    """(..., n, m) to (..., 1, m), by halves: a few long passes, where NumPy's reduction goes row by row."""
+    library = array_module(x)
+    while x.shape[-2] > 1:
+        half = (x.shape[-2] + 1) // 2  # the halves of an odd length share a row
+        x = library.maximum(x[..., :half, :], x[..., -half:, :])
+    return x

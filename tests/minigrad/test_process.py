@@ -1,0 +1,77 @@
+"""Settings of the process: freed memory stays, in all threads; BLAS takes one thread in a block. Both can be off."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from minigrad import process
+
+pytestmark = pytest.mark.cpu_only(reason="it is about processes of NumPy")
+
+FAULTS = """
+import resource, sys, threading
+import minigrad
+import numpy as np
+
+def work():  # 90 MiB: more than one of the heaps that glibc gives threads. NumPy asks for larger pages from 4 MiB on.
+    arrays = [np.ones(3 << 20, np.uint8) for _ in range(30)]
+
+def main():
+    for _ in range(3):
+        work()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        work()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+if sys.argv[1] == "main":
+    main()
+else:
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()
+"""
+PAGES = 5 * 90 * 256
+"""How many pages of 4 KiB the five rounds write to."""
+
+
+def run(code, *arguments, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not os.confstr("CS_GNU_LIBC_VERSION"), reason="glibc alone is set")
+@pytest.mark.parametrize("where", ["main", "thread"])
+def test_freed_memory_is_kept_unless_told_otherwise(where):
+    assert int(run(FAULTS, where)) < PAGES / 20
+    assert int(run(FAULTS, where, MINIGRAD_KEEP_MEMORY="0")) > PAGES / 10
+
+
+THREADS = "import minigrad.process; print(minigrad.process.blas_threads())"
+
+
+def test_blas_takes_one_thread_unless_told_otherwise():
+    if process.blas_threads() is None:
+        pytest.skip("NumPy's BLAS is none that can be asked")
+    assert int(run(THREADS, OPENBLAS_NUM_THREADS="2")) == 1
+    assert int(run(THREADS, OPENBLAS_NUM_THREADS="2", MINIGRAD_SET_BLAS_THREADS="0")) == min(2, os.cpu_count() or 1)
+
+
+def test_another_blas_is_left_alone(monkeypatch):
+    monkeypatch.setattr(process, "_openblas", None)
+    process.put_blas_on_one_thread()
+    assert process.blas_threads() is None
+
+
+def test_the_openblas_of_numpys_wheels_is_found():
+    import numpy as np
+
+    name = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+    if name != "scipy-openblas" or sys.platform == "win32":
+        pytest.skip(f"NumPy uses {name}")
+    assert process.blas_threads() >= 1
