@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import generation, scaling, train_step
-from benchmarks.engines import command, floor, in_minigrad, numpy_style
+from benchmarks.engines import command, floor, in_minigrad, numpy_style, worker
 from benchmarks.engines.measuring import Measured, NotTheSame, check_results, steps_of_a_block, take_turns
 from benchmarks.engines.processes import Worker, WorkerError
 from benchmarks.engines.sizes import ANSWER_LENGTH, SIZES, Workload, checksum
@@ -151,14 +151,31 @@ def test_others_run_without_minigrad_which_sets_the_allocator(engine):
 
 
 def test_a_process_answers(tmp_path):
-    with Worker("floor", saved(SIZES["tiny"], tmp_path / "tiny.npz").path, 1) as worker:
-        assert worker.ready() == f"numpy {np.__version__}"
-        assert worker.results(3) is None and worker.seconds(3) > 0 and worker.peak_bytes() is not None
+    with Worker("floor", saved(SIZES["tiny"], tmp_path / "tiny.npz").path, 1) as process:
+        assert process.ready() == f"numpy {np.__version__}"
+        assert process.results(3) is None and process.seconds(3) > 0 and process.peak_bytes() is not None
+
+
+def test_what_is_computed_later_is_waited_for_before_and_after():
+    """A step may only queue its work, as in JAX: then the warm-up's must not be left to the steps that are timed."""
+    queued, waited = [], []
+
+    class Later:
+        def __float__(self):
+            waited.append(len(queued))  # all so far is computed
+            return 1.0
+
+    def step():
+        queued.append(None)
+        return Later()
+
+    assert worker.run(step, 5) > 0
+    assert waited[:-1] == list(range(1, len(queued) - 4)) and waited[-1] == len(queued)
 
 
 def test_a_process_that_fails_says_why(tmp_path):
-    with Worker("minigrad", tmp_path / "none.npz", 1) as worker:
-        for ask in (worker.ready, worker.peak_bytes):
+    with Worker("minigrad", tmp_path / "none.npz", 1) as process:
+        for ask in (process.ready, process.peak_bytes):
             with pytest.raises(WorkerError, match=r"^minigrad: FileNotFoundError: .*none\.npz'$"):
                 ask()
 
@@ -178,7 +195,7 @@ def test_other_losses_are_refused():
 def test_engines_take_turns_there_and_back():
     asked = []
 
-    def worker(name):
+    def made(name):
         def seconds(steps):
             asked.append(name)
             return 0.1 * steps
@@ -186,14 +203,14 @@ def test_engines_take_turns_there_and_back():
         return SimpleNamespace(seconds=seconds, peak_bytes=lambda: 7)
 
     measured = [Measured(name, "") for name in "abc"]
-    take_turns([(worker(result.name), result) for result in measured], 3, 0.01, 1)
+    take_turns([(made(result.name), result) for result in measured], 3, 0.01, 1)
     assert "".join(asked[3:]) == "abccbaabc"
     assert all(result.seconds == pytest.approx([0.1] * 3) and result.peak_bytes == 7 for result in measured)
 
 
 def test_a_block_ends_with_the_last_batch():
-    worker = SimpleNamespace(seconds=lambda steps: steps * 0.01)
-    assert [steps_of_a_block(worker, 0.5, cycle) for cycle in (1, 4)] == [50, 48]
+    quick = SimpleNamespace(seconds=lambda steps: steps * 0.01)
+    assert [steps_of_a_block(quick, 0.5, cycle) for cycle in (1, 4)] == [50, 48]
     assert steps_of_a_block(SimpleNamespace(seconds=lambda steps: steps * 9.0), 0.5, 4) == 4
 
 

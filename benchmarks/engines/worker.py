@@ -74,17 +74,21 @@ class Memory:
         return found and int(found[1]) * 1024
 
 
+def number(result: Any) -> float | None:
+    """What a step gave, once it is computed: an engine may return before that."""
+    return None if result is None else float(result)
+
+
 def run(step: Callable[[], Any], steps: int) -> float:
     """The seconds that so many steps take, after some to warm up caches and wake the engine's threads."""
     start = time.perf_counter()
-    step()
+    number(step())
     while time.perf_counter() - start < WARM_UP:
-        step()
+        number(step())
     start = time.perf_counter()
     for _ in range(steps):
         result = step()
-    if result is not None:
-        float(result)  # an engine may still be computing it
+    number(result)
     return time.perf_counter() - start
 
 
@@ -116,11 +120,10 @@ def main() -> None:
     answer(version=f"{engine.package} {importlib.metadata.version(engine.package)}")
     for line in sys.stdin:
         match line.split():
-            case ["results", number]:
-                results = [step() for _ in range(int(number))]
-                answer(results=[None if result is None else float(result) for result in results])
-            case ["run", number]:
-                answer(seconds=run(step, int(number)))
+            case ["results", count]:
+                answer(results=[number(step()) for _ in range(int(count))])
+            case ["run", count]:
+                answer(seconds=run(step, int(count)))
             case ["memory"]:
                 answer(bytes=memory.peak())
 
