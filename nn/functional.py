@@ -153,7 +153,7 @@ def layer_norm(
     """
     axes = _normalized_axes("layer_norm", x, normalized_shape, weight=weight, bias=bias)
     eps = float(number("layer_norm: eps", eps))
-    if are_taken(*map(array_of, (x, weight, bias))):
+    if are_taken(array_of(x), array_of(weight), array_of(bias)):
         return kernel_layer_norm(x, weight, bias, axes=axes, eps=eps)
     wide = widened(x)
     weight, bias = as_dtype(weight, wide.dtype), as_dtype(bias, wide.dtype)
@@ -163,7 +163,7 @@ def layer_norm(
 def _normalized_axes(name: str, x: Any, normalized_shape: int | Sequence[int], **affine: Any) -> int:
     """How many last axes are normalized. Raises TypeError if x is not floating, ValueError if the shapes do not fit."""
     check_floating(f"{name}: x", x.dtype)
-    shape = lengths(normalized_shape)
+    shape = normalized_shape if type(normalized_shape) is tuple else lengths(normalized_shape)
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(f"{name}: x of shape {x.shape} does not end in normalized_shape {shape}")
     for which, values in affine.items():

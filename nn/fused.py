@@ -18,6 +18,7 @@ from minigrad.bfloat import takes_bfloat16
 from minigrad.dividing import divide
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import narrowed, widened
+from minigrad.sums import ones_like_row, row_dots, sum_of_rows
 
 NS_OF_LAYER_NORM, NS_OF_GELU, NS_OF_A_PASS = 1.5, 4.0, 0.3  # nanoseconds for each number, roughly
 AT_ONCE = 1 << 18  # numbers that many passes go over in turn, so that they stay in the cache
@@ -46,7 +47,7 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
     m = math.prod(shape[: x.ndim - axes])
     factor = 1.0 / n if n else 1.0
     x = x.reshape(m, n)
-    ones = library.ones(n, x.dtype)
+    ones = ones_like_row(x, n)
     w = ones if weight is None else weight.reshape(n)
     b = None if bias is None else bias.reshape(n)
     y, normalized, inverse = [library.empty(size, x.dtype) for size in (shape, (m, n), (m, 1))]
@@ -57,7 +58,7 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
         mean = x[part] @ ones
         mean *= factor
         rows = library.subtract(x[part], mean[:, None], out=normalized[part])
-        scale = library.einsum("mn,mn->m", rows, rows)  # n times the variance
+        scale = row_dots(rows, rows)  # n times the variance
         scale *= factor
         scale += eps
         library.sqrt(scale, out=scale)
@@ -83,11 +84,10 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
             mean, mean_of_product = g[part] @ w, product @ w
             mean *= factor
             mean_of_product *= factor
-            ones = library.ones(len(rows), g.dtype)
             if has_weight:
-                d_w[start] = ones @ product
+                d_w[start] = sum_of_rows(product)
             if has_bias:
-                d_b[start] = ones @ g[part]
+                d_b[start] = sum_of_rows(g[part])
             d_rows = library.multiply(g[part], w, out=d_x_rows[part])
             d_rows -= mean[:, None]
             d_rows -= library.multiply(rows, mean_of_product[:, None], out=product)
@@ -140,16 +140,16 @@ def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
     rows = (math.prod(x.shape[: x.ndim - axes]), n)  # (M, n)
     factor = 1.0 / n if n else 1.0
     normalized = library.reshape(x, rows)
-    inverse = 1.0 / library.sqrt(library.einsum("mn,mn->m", normalized, normalized) * factor + eps)
+    inverse = 1.0 / library.sqrt(row_dots(normalized, normalized) * factor + eps)
     inverse = inverse[:, None]  # (M, 1)
     normalized = normalized * inverse
-    w = library.ones(n, x.dtype) if weight is None else library.reshape(weight, (n,))
+    w = ones_like_row(x, n) if weight is None else library.reshape(weight, (n,))
     shape, shape_of_weight = x.shape, None if weight is None else weight.shape
 
     def pullback(g: Any) -> tuple[Any, Any]:
         g = library.reshape(g, rows)
         product = g * normalized
-        sums = library.ones(rows[0], g.dtype) @ product  # a product with ones is the fastest sum
+        sums = sum_of_rows(product)
         d_weight = None if shape_of_weight is None else library.reshape(sums, shape_of_weight)
         mean_of_product = (product @ w * factor)[:, None]
         d_x = g * w

@@ -15,6 +15,7 @@ import numpy as np
 from minigrad import op
 from minigrad.backend import array_module
 from minigrad.dividing import divide
+from minigrad.sums import row_dots, sum_of_rows
 from nn.plain_room import plain_attention
 
 NS_OF_A_SCORE = 5.0  # nanoseconds that it takes forward, or backward, roughly
@@ -62,7 +63,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
             if not small:
                 scores -= _subtracted(scores)
             library.exp(scores, out=scores)
-            total = library.ones(block.n_k, scores.dtype) @ scores  # (..., N_q)
+            total = sum_of_rows(scores)  # (..., N_q)
             total += total == 0  # nothing visible: 0 / 1
             its_share = library.divide(1.0, total[..., None], out=part(share)[queries])
             mixed = part(output)[queries]
@@ -79,7 +80,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
         def backward(start: int, stop: int) -> None:
             part = _Part(leading, start, stop)
             d_output = part(g) * part(share)  # (..., N_q, E), of the product that was then divided
-            delta = library.einsum("...qe,...qe->...q", d_output, part(output))
+            delta = row_dots(d_output, part(output))
             d_k, d_v = [_Sum(library, part(x)) for x in (d_key, d_value)]
             for block, its_e in reversed(list(zip(blocks, e, strict=True))):
                 keys, queries = block.keys, block.queries
@@ -189,7 +190,9 @@ def _dropped(transposed: Any, kept: Any) -> Any:
 
 def _are_small(scores: Any) -> bool:
     """Whether all are, hidden ones included; a look at them takes less time than what it saves."""
-    return scores.size == 0 or bool(scores.min() >= -SMALL_SCORE and scores.max() <= SMALL_SCORE)
+    return scores.size == 0 or bool(
+        np.minimum.reduce(scores, axis=None) >= -SMALL_SCORE and np.maximum.reduce(scores, axis=None) <= SMALL_SCORE
+    )
 
 
 def _subtracted(scores: Any) -> Any:

@@ -22,6 +22,7 @@ from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.promotion import result_type
 from minigrad.scalars import number
+from minigrad.sums import ones_like_row
 from nn.common import (
     array_of,
     as_dtype,
@@ -284,7 +285,7 @@ def fused_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_sm
     ignored = target == ignore_index
     classes = logits.shape[1]
     places = (library.arange(len(target)), library.where(ignored, 0, target))
-    ones = library.ones(classes, logits.dtype)  # products with it are the fastest sums
+    ones = ones_like_row(logits, classes)
     e = logits.copy()
     e[ignored] = 0.0  # what stands in an ignored row, NaN included, goes no further
     e -= e.max(axis=1, keepdims=True)

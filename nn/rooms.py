@@ -33,7 +33,7 @@ from nn.plain_room import plain_attention
 
 ROOMS: dict[str, Callable[..., Any]] = {"plain": plain_attention, "fused": fused_attention}  # of the six inputs
 NAMES = (*ROOMS, "tiled", "kernel")
-MANY_SCORES = 2**19  # N_q N_k, from which on tiles are worth it: by benchmarks/attention.py
+MANY_SCORES = 2**22  # N_q N_k, from which on tiles are worth it: by benchmarks/attention.py
 
 
 class _Pinned(threading.local):
@@ -49,7 +49,7 @@ def attention_room(name: str, *, tensor_cores: bool = False) -> Iterator[None]:
     """Within this context, in this thread, attention is computed in the room `name`.
 
     The rooms are "plain", "fused", "tiled" and "kernel". Without it, "kernel" is taken on a GPU for floats of 16 and 32
-    bits; on a CPU "tiled" for 2¹⁹ scores and more of a head (N_q N_k; memory then grows with N instead of N²); else
+    bits; on a CPU "tiled" for 2²² scores and more of a head (N_q N_k; memory then grows with N instead of N²); else
     "fused". On a CPU "kernel" runs the same kernels in an emulator, for study: slowly, and it needs g++. Rooms may drop
     different weights; each drops the same ones going back.
 

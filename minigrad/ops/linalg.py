@@ -17,6 +17,7 @@ from minigrad.ops.index import add_at
 from minigrad.ops.reduce import sum
 from minigrad.ops.shape import expand_dims, moveaxis, reshape, swapaxes
 from minigrad.process import BLAS_TAKES_ONE_THREAD
+from minigrad.sums import sum_of_rows
 
 
 @in_16_bits
@@ -66,8 +67,12 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
     return _affine(x, weight, bias), (
         lambda g: _product(g, weight),
         lambda g: times(_rows(g).T, _rows(x)),
-        lambda g: sum_of_rows(_rows(g)),
+        lambda g: _sum_of_rows(_rows(g)),
     )
+
+
+def _sum_of_rows(x: Any) -> Any:
+    return sum_of_rows(x) if type(x) is np.ndarray and not is_16_bit(x.dtype) else sum(x, axis=0)
 
 
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
@@ -77,11 +82,6 @@ def _affine(x: Any, weight: Any, bias: Any) -> Any:
     value = np.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
     _divided_product(_rows(x), weight.T, bias, out=_rows(value))
     return value
-
-
-def sum_of_rows(x: Any) -> Any:
-    """(n, m) to (m,). A product with ones is the fastest way that NumPy has."""
-    return times(np.ones(x.shape[0], x.dtype), x) if type(x) is np.ndarray else sum(x, axis=0)
 
 
 def outer(x: Any, y: Any) -> Any:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import numpy as np
+
 from kernels.arrays import address_of, contiguous
 from kernels.elements import are_taken
 from kernels.parameters import Parameter, adam_step
@@ -49,6 +51,9 @@ class Adam(Optimizer):
 
     def _move_all(self, parameters: list[Tensor], options: dict[str, Any]) -> None:
         """On a GPU one launch for all parameters of one device and dtype that have moved equally often."""
+        if all([type(parameter.data) is np.ndarray for parameter in parameters]):
+            super()._move_all(parameters, options)
+            return
         alone: list[Tensor] = []
         together: dict[Any, list[Parameter]] = {}
         places: set[int] = set()

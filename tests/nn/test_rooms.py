@@ -179,7 +179,7 @@ def test_a_room_is_pinned_in_this_block_and_thread_only():
 @pytest.mark.cpu_only(reason="on a GPU tiles are the kernels' work")
 @pytest.mark.parametrize(
     ("n_q", "n_k", "expected"),
-    [(1024, 512, "tiled"), (512, 1024, "tiled"), (1023, 512, "fused"), (1, 1024, "fused")],
+    [(2048, 2048, "tiled"), (1024, 4096, "tiled"), (2047, 2048, "fused"), (1, 4096, "fused")],
 )
 def test_the_room_of_many_scores(n_q, n_k, expected):
     assert made_by(n_q, n_k) == f"{expected}_attention"
