@@ -8,6 +8,7 @@ from minigrad.autocast import autocast
 from minigrad.autograd import grad
 from minigrad.backend import DeviceError, cuda_available, get_default_device, set_default_device
 from minigrad.checkpoint import checkpoint
+from minigrad.dividing import get_num_threads, set_num_threads
 from minigrad.dtypes import bfloat16
 from minigrad.factories import (
     arange,

@@ -3,6 +3,7 @@
 What is expected of a call is in `tests.kernels.reference`; compilers for GPUs are in `tests.kernels.compilers`.
 """
 
+import math
 import os
 import shutil
 import subprocess
@@ -75,6 +76,15 @@ OPTIONS = {
         **DROPOUT,
     },
 }
+
+
+def options_of(name, width):
+    """The options of this name for heads of this many features, with a scale that gives scores as large at any width.
+
+    float32 itself knows a score s only up to s 2⁻²⁴, and so its exponential.
+    """
+    options = OPTIONS[name]()
+    return {**options, "scale": options["scale"] * 4 / math.sqrt(width)} if "scale" in options else options
 
 
 def every(cases):

@@ -31,6 +31,7 @@ from tests.kernels.support import (
     built_by,
     every,
     is_as_exact_as_plain,
+    options_of,
     random_bias,
     random_mask,
     run,
@@ -115,7 +116,7 @@ def test_no_keys():
 @pytest.mark.parametrize("width", [16, *every(width for width in WIDTHS if width != 16)])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options(options, width):
-    options = OPTIONS[options]()
+    options = options_of(options, width)
     inputs = random_inputs((B, H, N_Q, width), keys=N_K)
     results = run(inputs, **options)
     assert_close(inputs, results, options)
@@ -336,7 +337,7 @@ class _Short:
 def sanitized_run(sanitize, width, options):
     """A call, forward and backward, under a sanitizer, in a process that was started for it."""
     inputs = random_inputs((B, H, N_Q, width), 1, N_K)
-    options = OPTIONS[options]()
+    options = options_of(options, width)
     with built_by(partial(EmulatedModule, sanitize=sanitize)), running("random", seed=1):
         assert_close(inputs, run(inputs, **options), options)
 

@@ -7,7 +7,7 @@ import pytest
 
 from kernels import attention_backward, attention_forward
 from tests.kernels.emulator.compiled import needs_compiler
-from tests.kernels.reference import Attention
+from tests.kernels.reference import Attention, plain_attention
 from tests.kernels.support import (
     FULL,
     N_K,
@@ -16,6 +16,8 @@ from tests.kernels.support import (
     H,
     assert_close,
     assert_same_bits,
+    errors,
+    every,
     random_bias,
     random_inputs,
     run,
@@ -131,6 +133,16 @@ def test_rows_to_which_nothing_is_visible(dtype, kind):
     np.testing.assert_allclose(lse[0, 0, 100:], exact[0, 0, 100:], atol=1e-6)
     d_query, *_ = attention_backward(inputs[0], *inputs[1:], output, lse, **options, **kind)
     assert (d_query[0, 0, :100] == 0).all()
+
+
+@each_of_float32
+@pytest.mark.parametrize("width", [16, *every([128, 256])])
+def test_of_large_scores_float32_is_as_exact_as_plain_attention(width, dtype, kind):
+    inputs = random_inputs(dtype, (B, H, N_Q, width), keys=N_K)
+    options = {"scale": 8 / np.sqrt(width), "bias": random_bias(N_Q, N_K)}  # up to about 40
+    found = errors(inputs, run(inputs, **options, **kind), options)
+    plain = errors(inputs, plain_attention(*inputs, **options), options)
+    assert all(found[name] <= 2 * plain[name] for name in found), (found, plain)
 
 
 @each_of_float32

@@ -30,6 +30,7 @@ from tests.kernels.support import (
     errors,
     every,
     is_as_exact_as_plain,
+    options_of,
 )
 
 TENSOR_CORES = {"tensor_cores": True}
@@ -84,7 +85,7 @@ def test_long_sums_stay_exact():
 @pytest.mark.parametrize("width", [16, *every([3, 32, 64, 80, 128, 256])])
 @pytest.mark.parametrize("options", OPTIONS if FULL else ["everything", "a negative scale", "key lengths"])
 def test_options(options, width, key_heads):
-    options = OPTIONS[options]()
+    options = options_of(options, width)
     inputs = random_inputs((B, H, N_Q, width), key_heads, N_K)
     results = run(inputs, **options)
     assert_close(inputs, results, options)
@@ -235,7 +236,7 @@ def test_no_bank_conflicts_where_rows_are_summed_over(width):
 def sanitized_run(sanitize, width, options):
     """A call, forward and backward, under a sanitizer, in a process that was started for it."""
     inputs = random_inputs((B, H, N_Q, width), 1, N_K)
-    options = OPTIONS[options]()
+    options = options_of(options, width)
     with built_by(partial(EmulatedModule, sanitize=sanitize)), running("random", seed=1, copies="early"):
         assert_close(inputs, run(inputs, **options), options)
 

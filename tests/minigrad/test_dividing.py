@@ -1,0 +1,174 @@
+"""Large work is divided: each row is done once; results differ by rounding, and are the same bits again."""
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+import minigrad as mg
+import nn
+import nn.functional as F
+from minigrad import dividing
+from minigrad.dividing import divide, undivided
+from nn.optim import AdamW, pieces
+from tests.support import assert_close
+
+pytestmark = pytest.mark.cpu_only(reason="what is on a GPU is not divided")
+A_SECOND = 1e9
+LIKE = np.zeros(1)
+
+
+@pytest.fixture
+def three_threads():
+    """Operations divide by three; the former number comes back."""
+    former = mg.get_num_threads()
+    mg.set_num_threads(3)
+    yield
+    mg.set_num_threads(former)
+
+
+@pytest.fixture
+def everything_divided(three_threads, monkeypatch):
+    """Small work too."""
+    monkeypatch.setattr(dividing, "LEAST_WORK", 1e-9)
+
+
+def edges_of(rows, nanoseconds):
+    found = []
+    divide(LIKE, rows, nanoseconds, lambda start, stop: found.append((start, stop, threading.current_thread())))
+    return sorted(found, key=lambda part: part[0])
+
+
+# ---- divide ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [3, 4, 7, 100])
+def test_each_row_is_done_once_in_three_threads(three_threads, rows):
+    parts = edges_of(rows, A_SECOND)
+    assert [start for start, _, _ in parts] == [0, *[stop for _, stop, _ in parts[:-1]]] and parts[-1][1] == rows
+    assert len({thread for *_, thread in parts}) == 3
+    assert max(stop - start for start, stop, _ in parts) - min(stop - start for start, stop, _ in parts) <= 1
+
+
+def test_little_work_stays_in_this_thread(three_threads):
+    here = threading.current_thread()
+    assert edges_of(10, dividing.LEAST_WORK / 10) == [(0, 10, here)]
+    assert len(edges_of(10, dividing.LEAST_WORK / 5)) == 2
+    assert edges_of(0, A_SECOND) == [(0, 0, here)] and edges_of(1, A_SECOND) == [(0, 1, here)]
+    with undivided():
+        assert edges_of(10, A_SECOND) == [(0, 10, here)]
+    mg.set_num_threads(1)
+    assert edges_of(10, A_SECOND) == [(0, 10, here)]
+
+
+def test_an_error_of_a_part_is_the_callers(three_threads):
+    def work(start, stop):
+        if start > 0:
+            raise ArithmeticError(f"from {start}")
+
+    with pytest.raises(ArithmeticError, match="from 1"):
+        divide(LIKE, 3, A_SECOND, work)
+
+
+def test_errstate_holds_in_all_parts(three_threads):
+    x = np.zeros(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with np.errstate(divide="ignore"):
+            divide(x, 3, A_SECOND, lambda start, stop: np.divide(1.0, x[start:stop]))
+        with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
+            divide(x, 3, A_SECOND, lambda start, stop: np.divide(1.0, x[start:stop]))
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.0, True, "2", None])
+def test_a_number_of_threads_that_makes_no_sense(number):
+    with pytest.raises(ValueError, match="set_num_threads: the number must be an integer from 1 on, got"):
+        mg.set_num_threads(number)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({"MINIGRAD_NUM_THREADS": "5", "OMP_NUM_THREADS": "2"}, 5), ({"OMP_NUM_THREADS": "2"}, 2), ({}, None)],
+)
+def test_the_number_as_long_as_nobody_sets_it(given, expected):
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    code = "import minigrad; print(minigrad.get_num_threads())"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment | given, capture_output=True, text=True, check=True
+    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert int(found.stdout) == (expected or cores)
+
+
+# ---- operations ------------------------------------------------------------------------------------------------------
+
+
+def draw(*shape):
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+OPERATIONS = {
+    "linear": (lambda x, w, b: F.linear(x, w, b), [(5, 7, 4), (6, 4), (6,)]),
+    "matmul": (lambda x, y: x @ y, [(7, 4), (4, 5)]),
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, 6, w, b), [(5, 7, 6), (6,), (6,)]),
+    "gelu": (F.gelu, [(5, 7)]),
+    "gelu by tanh": (lambda x: F.gelu(x, approximate="tanh"), [(5, 7)]),
+    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [(5, 2, 6, 4)] * 3),
+    "attention with a bias for each": (F.scaled_dot_product_attention, [*[(5, 2, 6, 4)] * 3, (5, 2, 6, 6)]),
+    "attention with one bias": (F.scaled_dot_product_attention, [*[(5, 2, 6, 4)] * 3, (6, 6)]),
+    "attention without a batch": (F.scaled_dot_product_attention, [(6, 4)] * 3),
+    "attention in blocks": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [(4, 150, 4)] * 3),
+}
+
+
+def with_gradients(function, arrays):
+    inputs = [mg.Tensor(x, requires_grad=True) for x in arrays]
+    value = function(*inputs)
+    return [
+        value.numpy(),
+        *[g.numpy() for g in mg.grad(value, inputs, np.cos(np.arange(value.numel())).reshape(value.shape))],
+    ]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("float64", 1e-14)])
+def test_operations_give_the_same(name, dtype, tolerance, everything_divided):
+    function, shapes = OPERATIONS[name]
+    arrays = [draw(*shape).astype(dtype) for shape in shapes]
+    found, again = with_gradients(function, arrays), with_gradients(function, arrays)
+    with undivided():
+        whole = with_gradients(function, arrays)
+    for mine, twin, its in zip(found, again, whole, strict=True):
+        assert mine.dtype == dtype and mine.tobytes() == twin.tobytes()
+        assert_close(mine, its, tolerance)
+
+
+def test_a_step_of_an_optimizer_gives_the_same_bits(everything_divided, monkeypatch):
+    monkeypatch.setattr(pieces, "PART", 10)
+
+    def moved():
+        parameters = [nn.Parameter(draw(9000).astype(np.float32)), nn.Parameter(draw(100, 99).astype(np.float32))]
+        optimizer = AdamW(parameters, lr=0.1)
+        for _ in range(3):
+            for parameter in parameters:
+                parameter.grad = mg.Tensor(np.sin(parameter.numpy()))
+            optimizer.step()
+        return [parameter.numpy().tobytes() for parameter in parameters]
+
+    found = moved()
+    with undivided():
+        assert moved() == found
+
+
+def test_operations_are_really_divided(everything_divided, monkeypatch):
+    divided = []
+    monkeypatch.setattr(dividing, "run_at_once", lambda calls: divided.append(len(calls)) or [call() for call in calls])
+    for function, shapes in itertools.islice(OPERATIONS.values(), 6):
+        divided.clear()
+        with_gradients(function, [draw(*shape) for shape in shapes])
+        assert divided and set(divided) == {3}, function
