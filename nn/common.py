@@ -29,6 +29,8 @@ def on_its_device(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if args and type(array_of(args[0])) is np.ndarray:  # the usual case
+            return function(*args, **kwargs)
         arrays = [array_of(x) for x in (*args, *kwargs.values())]
         with on_device_of(next((x for x in arrays if type(x) is not np.ndarray and is_array(x)), None)):
             return function(*args, **kwargs)

@@ -127,7 +127,7 @@ def gelu(x: Any, approximate: str = "none") -> Any:
     if approximate in GELU_FORMS:
         if are_taken(data):
             return kernel_gelu(x, approximate=approximate)
-        if is_array(data) and data.dtype in (np.float32, np.float64):
+        if is_array(data) and data.dtype.char in "fd":
             return fused_gelu(x, approximate=approximate)
     return ops.gelu(x, approximate=approximate)
 

@@ -15,7 +15,7 @@ import numpy as np
 from minigrad import op
 from minigrad.backend import array_module
 from minigrad.dividing import divide
-from minigrad.sums import row_dots, sum_of_rows
+from minigrad.sums import sum_of_rows
 from nn.plain_room import plain_attention
 
 NS_OF_A_SCORE = 5.0  # nanoseconds that it takes forward, or backward, roughly
@@ -27,10 +27,9 @@ SMALL_SCORE = 30.0  # whose exponential, and any sum of such, is far from the en
 def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, kept: Any, *, scale: float) -> Any:
     """`plain_attention` as one operation; keeps an array of N_q N_k numbers at most, and makes one more going back.
 
-    That array is transposed, (..., N_k, N_q), in blocks of queries: what each query subtracts and is divided by then
-    lies along rows of memory, which is several times faster for short sequences. It holds exponentials e; the weights
-    are P = e / total, but the smaller arrays (..., N_q, E) are divided instead. Going back, with O the output and dO
-    its gradient,
+    That array holds the weights P, transposed, (..., N_k, N_q), in blocks of queries: what each query subtracts and is
+    divided by then lies along rows of memory, which is several times faster for short sequences. Going back, with O the
+    output and dO its gradient,
 
         dV = Pᵀ dO,   dP = dO Vᵀ,   dS = P ∘ (dP − rowsum(dO ∘ O)),   dQ = scale dS K,   dK = scale dSᵀ Q,
 
@@ -41,8 +40,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
     n_q, n_k = query.shape[-2], key.shape[-2]
     blocks = _blocks(visible, n_q, n_k)
     scaled = library.empty_like(query)  # (..., N_q, d)
-    e = [library.empty((*leading, block.n_k, block.n_q), query.dtype) for block in blocks]
-    share = library.empty((*leading, n_q, 1), query.dtype)
+    p = [library.empty((*leading, block.n_k, block.n_q), query.dtype) for block in blocks]
     output = library.empty_like(query, shape=(*query.shape[:-1], value.shape[-1]))  # (..., N_q, E)
     ceiling = None if visible is None else library.where(visible, query.dtype.type(math.inf), -math.inf)
     entries = leading[0] if leading else 1
@@ -51,9 +49,9 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
     def forward(start: int, stop: int) -> None:
         part = _Part(leading, start, stop)
         library.multiply(part(query), scale, out=part(scaled))
-        for block, its_e in zip(blocks, e, strict=True):
+        for block, its_p in zip(blocks, p, strict=True):
             keys, queries = block.keys, block.queries
-            scores = library.matmul(part(key)[keys], _transposed(part(scaled)[queries]), out=part(its_e))
+            scores = library.matmul(part(key)[keys], _transposed(part(scaled)[queries]), out=part(its_p))
             its_bias, its_ceiling, its_kept = [block.of_scores(part(x)) for x in (bias, ceiling, kept)]
             if its_bias is not None:
                 scores += _transposed(its_bias)
@@ -62,13 +60,11 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
                 library.fmin(scores, _transposed(its_ceiling), out=scores)  # -inf where hidden, over NaN too
             if not small:
                 scores -= _subtracted(scores)
-            library.exp(scores, out=scores)
-            total = sum_of_rows(scores)  # (..., N_q)
+            weights = library.exp(scores, out=scores)
+            total = sum_of_rows(weights)  # (..., N_q)
             total += total == 0  # nothing visible: 0 / 1
-            its_share = library.divide(1.0, total[..., None], out=part(share)[queries])
-            mixed = part(output)[queries]
-            library.matmul(_transposed(_dropped(scores, its_kept)), part(value)[keys], out=mixed)
-            mixed *= its_share
+            weights *= (1.0 / total)[..., None, :]
+            library.matmul(_transposed(_dropped(weights, its_kept)), part(value)[keys], out=part(output)[queries])
 
     divide(query, entries, ns, forward)
     has_bias = bias is not None
@@ -79,14 +75,14 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
 
         def backward(start: int, stop: int) -> None:
             part = _Part(leading, start, stop)
-            d_output = part(g) * part(share)  # (..., N_q, E), of the product that was then divided
-            delta = row_dots(d_output, part(output))
+            d_output = part(g)  # (..., N_q, E)
+            delta = library.einsum("...qe,...qe->...q", d_output, part(output))
             d_k, d_v = [_Sum(library, part(x)) for x in (d_key, d_value)]
-            for block, its_e in reversed(list(zip(blocks, e, strict=True))):
+            for block, its_p in reversed(list(zip(blocks, p, strict=True))):
                 keys, queries = block.keys, block.queries
-                weights, its_kept = part(its_e), block.of_scores(part(kept))
+                weights, its_kept = part(its_p), block.of_scores(part(kept))
                 d_v.add(keys, _dropped(weights, its_kept), d_output[queries])
-                d_scores = part(value)[keys] @ _transposed(d_output[queries])  # (..., N_k, N_q), dP / total
+                d_scores = part(value)[keys] @ _transposed(d_output[queries])  # (..., N_k, N_q), dP
                 if its_kept is not None:
                     d_scores *= _transposed(its_kept)
                 d_scores -= delta[..., None, queries[-2]]

@@ -283,11 +283,14 @@ def fused_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_sm
     """Of rows (M, C), losses (M,). With p = softmax(logits), ∂logits = g (p - q)."""
     library = array_module(logits)
     ignored = target == ignore_index
+    if type(ignored) is np.ndarray and not ignored.any():  # the usual case is the fastest
+        ignored = None
     classes = logits.shape[1]
-    places = (library.arange(len(target)), library.where(ignored, 0, target))
+    places = (library.arange(len(target)), target if ignored is None else library.where(ignored, 0, target))
     ones = ones_like_row(logits, classes)
     e = logits.copy()
-    e[ignored] = 0.0  # what stands in an ignored row, NaN included, goes no further
+    if ignored is not None:
+        e[ignored] = 0.0  # what stands in an ignored row, NaN included, goes no further
     e -= e.max(axis=1, keepdims=True)
     losses = (label_smoothing - 1.0) * e[places]
     if label_smoothing:
@@ -295,10 +298,11 @@ def fused_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_sm
     library.exp(e, out=e)
     total = e @ ones
     losses += library.log(total)
-    losses[ignored] = 0.0
+    if ignored is not None:
+        losses[ignored] = 0.0
 
     def pullback(g: Any) -> tuple[Any, None]:
-        g = library.where(ignored, 0.0, g)  # (M,)
+        g = g if ignored is None else library.where(ignored, 0.0, g)  # (M,)
         d_logits = e * (g / total)[:, None]
         if label_smoothing:
             d_logits -= (g * (label_smoothing / classes))[:, None]
