@@ -1,5 +1,7 @@
 """backward(): what gradients add up to, whose arrays they are, and which calls are refused."""
 
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -225,6 +227,63 @@ def test_a_buffer_that_a_pullback_keeps_is_not_written_into():
     (fixed(x) + x * 5.0 + fixed(x)).sum().backward()
     x.grad.data[...] = 0.0
     assert kept.tolist() == [1, 1]
+
+
+@pytest.mark.cpu_only(reason="it looks at NumPy arrays")
+def test_an_array_that_a_pullback_has_just_made_is_taken_without_a_copy():
+    made = []
+
+    @mg.op
+    def doubled(x):
+        def pullback(g):
+            result = g * 2.0
+            made.append(weakref.ref(result))
+            return result
+
+        return x * 2.0, pullback
+
+    x = leaf([1.0, 2.0])
+    doubled(x).sum().backward()
+    assert x.grad.data is made[0]() and x.grad.tolist() == [2, 2]
+    doubled(x).sum().backward()
+    assert x.grad.tolist() == [4, 4]
+
+
+@pytest.mark.cpu_only(reason="it looks at NumPy arrays")
+@pytest.mark.parametrize(
+    "made", [np.asfortranarray, np.transpose, lambda g: np.broadcast_to(1.0, g.shape)]
+)
+def test_an_array_that_cannot_be_a_gradient_as_it_is_is_copied(made):
+    @mg.op
+    def same(x):
+        return x * 1.0, made
+
+    x = leaf(np.ones((2, 2)))
+    same(x).backward(mg.Tensor(np.ones((2, 2))))
+    assert x.grad.data.flags.carray and x.grad.data.base is None and x.grad.tolist() == [[1, 1], [1, 1]]
+
+
+@pytest.mark.cpu_only(reason="it looks at NumPy arrays")
+def test_an_array_that_is_kept_elsewhere_is_copied():
+    constant, kept = np.ones(2), []
+
+    @mg.op
+    def stepped(x):
+        def pullback(g):
+            kept.append(g * 1.0)
+            return kept[-1]
+
+        return x * 1.0, pullback
+
+    @mg.op
+    def shifted(x):
+        return x + 1.0, lambda g: constant
+
+    for operation in (stepped, shifted):
+        x = leaf([1.0, 2.0])
+        operation(x).sum().backward()
+        x.grad.data[...] = 7
+        assert constant.tolist() == [1, 1] and all(array.tolist() == [1, 1] for array in kept)
 
 
 # ---- what needs no gradient ------------------------------------------------------------------------------------------

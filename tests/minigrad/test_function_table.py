@@ -102,7 +102,8 @@ OTHERS = {
     "detect_anomaly", "enable_grad", "float16", "float32", "float64", "from_dlpack", "get_default_device",
     "get_default_dtype", "get_num_threads",
     "grad", "gradcheck", "graph", "hessian", "hvp", "int32", "int64", "is_grad_enabled", "is_tensor", "jacobian", "jvp",
-    "manual_seed", "namespace", "no_grad", "op", "profile", "set_default_device", "set_default_dtype", "set_num_threads", "tensor",
+    "manual_seed", "namespace", "no_grad", "op", "profile", "set_default_device", "set_default_dtype",
+    "set_num_threads", "tensor",
     "tracing", "vhp", "vjp",
 }  # fmt: skip
 

@@ -24,17 +24,18 @@ class Chain(Transformer):
             for after, probability in probabilities.items():
                 table[symbol, after] = probability
         self.table = mg.Tensor(np.log(table))
-        self.decoded = []  # (shape of the ids, whether operations were recorded, training mode) of each call
+        self.decoded = []  # (number of targets, training mode) of each call
         self.encoded = 0
 
     def encode(self, source_ids, need_weights=False):
         self.encoded += 1
         return super().encode(source_ids, need_weights)
 
-    def decode(self, target_ids, memory, source_ids, need_weights=False):
-        super().decode(target_ids, memory, source_ids)
-        self.decoded.append((target_ids.shape, mg.is_grad_enabled(), self.training))
-        return self.table[target_ids]
+    def decode_next(self, ids, cache):
+        logits = super().decode_next(ids, cache)
+        assert not logits.requires_grad
+        self.decoded.append((len(ids), self.training))
+        return self.table[ids]
 
 
 def random_model(seed, vocabulary=5, **options):
@@ -89,7 +90,7 @@ def test_greedy_is_the_argmax_step_by_step_on_one_row_at_a_time(seed):
 def test_greedy_stops_when_all_rows_have_ended_and_drops_those_that_have():
     model = Chain({BOS: {A: 1.0}, A: {B: 1.0}, B: {EOS: 1.0}})
     greedy_decode(model, [[A]] * 3, BOS, EOS, 50)
-    assert [shape for shape, *_ in model.decoded] == [(3, 1), (3, 2), (3, 3)]
+    assert model.decoded == [(3, False)] * 3
     assert model.encoded == 1
     sources = random_sources(2)
     model = random_model(2)
@@ -200,7 +201,7 @@ def test_the_source_is_encoded_once_in_evaluation_mode_without_recording(decode)
     decode(model, [[A, B], [B, PAD]], BOS, EOS, 8)
     assert model.encoded == 1
     assert len(model.decoded) > 1
-    assert all(not recorded and not training for _, recorded, training in model.decoded)
+    assert not any(training for _, training in model.decoded)
 
 
 @pytest.mark.parametrize("decode", [greedy_decode, beam_of_three])

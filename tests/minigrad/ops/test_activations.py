@@ -7,6 +7,7 @@ import pytest
 
 import minigrad as mg
 from minigrad import Tensor, grad, ops
+from minigrad.ops.elementwise import cleared
 from tests.minigrad.ops.factory import make_tests, nonzero, of_numbers, unary
 from tests.support import assert_close, leaf, torch_or_skip
 
@@ -96,6 +97,18 @@ def test_gelu_of_large_float16_numbers_has_a_gradient(approximate):
     assert (y.tolist(), slope.tolist()) == ([300, 0], [1, 0])
     (curvature,) = grad(slope.sum(), x)
     assert curvature.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", mg.bfloat16])
+def test_cleared_is_zero_where_a_mask_holds_whatever_stands_there(dtype):
+    x = Tensor(np.array([[np.nan, 1.5], [-np.inf, -0.0]]), dtype=dtype)
+    mask = np.array([[True, False], [True, False]])
+    for values, its_mask in ((x, mask), (x.T, mask.T), (x[::-1], mask[::-1])):
+        found = cleared(values, Tensor(its_mask))
+        assert found.dtype == x.dtype and found.shape == values.shape
+        assert found.float().tolist() == np.where(its_mask, 0, values.float().numpy()).tolist()
+    assert cleared(x[0, 0], Tensor(True)).item() == 0
+    assert cleared(Tensor(np.zeros((0, 2)), dtype=dtype), mg.zeros(0, 2) > 0).shape == (0, 2)
 
 
 @pytest.mark.parametrize("name", ["leaky_relu", "elu", "softplus", "silu"])
