@@ -13,7 +13,8 @@ from kernels.elements import are_taken
 from kernels.parameters import Parameter, adam_step
 from minigrad import Tensor
 from minigrad.backend import Array, array_module, device_of, on_device_of
-from nn.optim.optimizer import Optimizer, check_not_negative, remembered
+from nn.optim.optimizer import Optimizer, check_not_negative
+from nn.optim.pieces import remembered
 
 
 class Adam(Optimizer):

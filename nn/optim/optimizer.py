@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minigrad import Tensor
-from minigrad.backend import Array, array_module, device_of, on_device_of, to_device
+from minigrad.backend import Array, on_device_of, to_device
 from nn.module import zero_grad
-from nn.optim.pieces import SMALL, Joined, Piece, in_parts, move_pieces
+from nn.optim.pieces import SMALL, Joined, Piece, copy_like, in_parts, move_pieces
 
 
 class Optimizer:
@@ -134,7 +134,7 @@ class Optimizer:
         loaded = {}
         for number, kept in state.items():
             values = parameters[number].data
-            loaded[parameters[number]] = _mapped(functools.partial(_copy_like, values), kept)
+            loaded[parameters[number]] = _mapped(functools.partial(copy_like, values), kept)
         self.state = loaded
         for own, given in zip(self.param_groups, groups, strict=True):
             own.update({name: given[name] for name in self._defaults})
@@ -216,16 +216,6 @@ class Optimizer:
             raise ValueError(f"{name} was given no parameters: an empty list, or an iterator that was used up before")
 
 
-def remembered(state: dict[str, Any], name: str, values: Array) -> Array:
-    """The array `name` of a parameter's state: zeros at first; in the dtype and on the device of the parameter."""
-    array = state.get(name)
-    if array is None:
-        state[name] = array = array_module(values).zeros_like(values)
-    elif array.dtype != values.dtype or device_of(array) != device_of(values):
-        state[name] = array = _copy_like(values, array)  # the parameter was moved
-    return array
-
-
 def check_not_negative(options: dict[str, Any], *names: str) -> None:
     """Raises ValueError that names the first option below 0, or NaN."""
     for name in names:
@@ -243,8 +233,3 @@ def _mapped(function: Callable[[Any], Any], kept: Mapping[str, Any]) -> dict[str
 
 def _to_numpy(array: Array) -> np.ndarray:
     return to_device(array, "cpu").copy()
-
-
-def _copy_like(values: Array, array: Any) -> Array:
-    """A copy of `array` in the dtype and on the device of `values`."""
-    return to_device(np.array(to_device(array, "cpu"), values.dtype), device_of(values))

@@ -2,7 +2,7 @@
 
 A pass over an array costs NumPy about a microsecond before its first element, which for small parameters is most of the
 time; and the ten or so passes of a step over a part that stays in the cache are faster than as many over memory.
-What is done to the numbers is the same.
+What is done to the numbers is the same. At the end is what keeps a parameter's state in its dtype and where it lies.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from minigrad import Tensor
+from minigrad.backend import Array, array_module, device_of, to_device
 from minigrad.dividing import divide
 
-SMALL = 1 << 13  # elements: from here on, joining costs more passes than it saves calls
+SMALL = 1 << 15  # elements: of more, joining costs more than the calls that it saves
 PART = 1 << 17  # elements: a float32 array of as many takes 512 KiB
 NS_OF_A_STEP = 3.0  # nanoseconds an element, roughly
 
@@ -46,7 +47,7 @@ class Joined:
             self._arrays = {name: self._join(name, parameters, states) for name in self._names}
             self._hand_out(parameters, states)
         state = {"step": states[0]["step"], **self._arrays}
-        move(values, gradient, state)
+        move_pieces(in_parts(values, gradient, state, self._names), move)
         if any([state[name] is not self._arrays[name] for name in self._names]):  # the first step made them
             self._arrays = {name: state[name] for name in self._names}
             self._hand_out(parameters, states)
@@ -63,11 +64,9 @@ class Joined:
         return True
 
     def _join(self, name: str, parameters: Sequence[Tensor], states: Sequence[State]) -> np.ndarray | None:
-        arrays = [state[name] for state in states]
-        if all([array is None for array in arrays]):
+        if all([state[name] is None for state in states]):
             return None
-        pairs = zip(parameters, arrays, strict=True)
-        return _joined([np.zeros_like(p.data) if a is None else a.astype(p.data.dtype) for p, a in pairs])
+        return _joined([remembered(state, name, p.data) for p, state in zip(parameters, states, strict=True)])
 
     def _hand_out(self, parameters: Sequence[Tensor], states: Sequence[State]) -> None:
         for name, whole in self._arrays.items():
@@ -79,9 +78,8 @@ class Joined:
 def in_parts(values: np.ndarray, gradient: np.ndarray, state: State, names: Sequence[str]) -> list[Piece]:
     """The parts of one parameter, or it as a whole; `names` are those of the arrays in its state."""
     arrays = [state[name] for name in names]
-    if any([array is None or array.dtype != values.dtype for array in arrays]) or not all(
-        [array.flags.c_contiguous for array in (values, gradient, *arrays)]
-    ):
+    fit = all([type(array) is np.ndarray and array.dtype == values.dtype for array in arrays])
+    if not fit or not all([array.flags.c_contiguous for array in (values, gradient, *arrays)]):
         return [(values, gradient, state)]
     flat = [array.reshape(-1) for array in (values, gradient, *arrays)]
     pieces: list[Piece] = []
@@ -115,3 +113,21 @@ def _parted(whole: np.ndarray, parameters: Sequence[Tensor]) -> Iterator[np.ndar
         shape, size = parameter.data.shape, parameter.data.size
         yield whole[start : start + size].reshape(shape)
         start += size
+
+
+# ---- states ----------------------------------------------------------------------------------------------------------
+
+
+def remembered(state: dict[str, Any], name: str, values: Array) -> Array:
+    """The array `name` of a parameter's state: zeros at first; in the dtype and on the device of the parameter."""
+    array = state.get(name)
+    if array is None:
+        state[name] = array = array_module(values).zeros_like(values)
+    elif array.dtype != values.dtype or device_of(array) != device_of(values):
+        state[name] = array = copy_like(values, array)  # the parameter was moved
+    return array
+
+
+def copy_like(values: Array, array: Any) -> Array:
+    """A copy of `array` in the dtype and on the device of `values`."""
+    return to_device(np.array(to_device(array, "cpu"), values.dtype), device_of(values))

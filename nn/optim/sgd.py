@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from minigrad.backend import Array
-from nn.optim.optimizer import Optimizer, check_not_negative, remembered
+from nn.optim.optimizer import Optimizer, check_not_negative
+from nn.optim.pieces import remembered
 
 
 class SGD(Optimizer):
