@@ -83,9 +83,10 @@ def divide(like: Array, rows: int, nanoseconds: float, work: Work) -> None:
         nanoseconds: that each takes in one thread, roughly.
         work: must give the same whichever parts it is called for.
     """
-    parts = min(_count, rows, int(rows * nanoseconds / LEAST_WORK))
-    if parts < 2 or not _thread.divides or type(like) is not np.ndarray:
+    total = rows * nanoseconds
+    if total < 2 * LEAST_WORK or rows < 2 or _count < 2 or not _thread.divides or type(like) is not np.ndarray:
         work(0, rows)
         return
+    parts = min(_count, rows, int(total / LEAST_WORK))
     edges = [rows * part // parts for part in range(parts + 1)]
     run_at_once([functools.partial(work, start, stop) for start, stop in itertools.pairwise(edges)])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -85,12 +84,12 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
                 d_scores = part(value)[keys] @ _transposed(d_output[queries])  # (..., N_k, N_q), dP
                 if its_kept is not None:
                     d_scores *= _transposed(its_kept)
-                d_scores -= delta[..., None, queries[-2]]
+                d_scores -= delta[..., None, queries[1]]
                 d_scores *= weights
                 library.matmul(_transposed(d_scores), part(key)[keys], out=part(d_query)[queries])
                 d_k.add(keys, d_scores, part(scaled)[queries])
                 if has_bias:
-                    part(d_bias)[(*queries[:-1], keys[-2])] = _transposed(d_scores)
+                    part(d_bias)[(..., queries[1], keys[1])] = _transposed(d_scores)
 
         divide(query, entries, ns, backward)
         d_query *= scale
@@ -112,34 +111,25 @@ class _Part:
         return x if x is None or x.ndim < self._axes or x.shape[0] == 1 else x[self._slice]
 
 
-@dataclass(frozen=True)
 class _Block:
-    """Some queries, and the keys up to the last one that any of them sees."""
+    """Some queries, and the keys up to the last one that any of them sees.
 
-    start: int
-    stop: int
-    n_k: int
+    Attributes:
+        n_q, n_k: how many they are.
+        queries, keys: where their rows are in arrays (..., N_q, d) and (..., N_k, d).
+    """
 
-    @property
-    def n_q(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def queries(self) -> tuple[Any, ...]:
-        """The key of their rows in an array (..., N_q, d)."""
-        return ..., slice(self.start, self.stop), slice(None)
-
-    @property
-    def keys(self) -> tuple[Any, ...]:
-        """The key of their rows in an array (..., N_k, d)."""
-        return ..., slice(self.n_k), slice(None)
+    def __init__(self, start: int, stop: int, n_k: int) -> None:
+        self.n_q, self.n_k = stop - start, n_k
+        self.queries = ..., slice(start, stop), slice(None)
+        self.keys = ..., slice(n_k), slice(None)
 
     def of_scores(self, x: Any) -> Any:
         """What belongs to the block of an array that broadcasts to (..., N_q, N_k); None of None."""
         if x is None:
             return None
-        rows = slice(None) if x.shape[-2] == 1 else slice(self.start, self.stop)
-        return x[..., rows, :] if x.shape[-1] == 1 else x[..., rows, : self.n_k]
+        rows = slice(None) if x.shape[-2] == 1 else self.queries[1]
+        return x[..., rows, :] if x.shape[-1] == 1 else x[..., rows, self.keys[1]]
 
 
 def _blocks(visible: Any, n_q: int, n_k: int) -> Sequence[_Block]:
