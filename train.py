@@ -12,8 +12,8 @@ that makes no sense, 130 after Ctrl-C, else 1.
 
 import os
 
-# BLAS reads this when NumPy is first imported. On one thread the products of a small model are no slower, other
-# programs on the machine can't make them many times slower, and their bits don't depend on the number of cores.
+# NumPy's BLAS and minigrad read this when they are first imported. In one thread a small model is hardly slower, other
+# programs on the machine can't make it many times slower, and its bits don't depend on the number of cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
