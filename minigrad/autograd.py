@@ -402,8 +402,10 @@ def _own(gradient: Any, owned: bool) -> Tensor:
     """A gradient as a Tensor with an array that nothing else refers to."""
     if isinstance(gradient, Tensor):
         return ops.copy(gradient)
+    if owned:
+        return Tensor._of(gradient)
     with on_device_of(gradient):
-        return Tensor._of(gradient if owned else gradient.copy())
+        return Tensor._of(gradient.copy())
 
 
 # ---- gradients of gradients ------------------------------------------------------------------------------------------
