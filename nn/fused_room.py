@@ -27,13 +27,13 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
     """`plain_attention` as one operation; keeps an array of N_q N_k numbers at most, and makes one more going back.
 
     That array holds the weights P, transposed, (..., N_k, N_q), in blocks of queries: what each query subtracts and is
-    divided by then lies along rows of memory, which is several times faster for short sequences. Going back, with O the
-    output and dO its gradient,
+    divided by then lies along rows of memory, which is several times faster for short sequences. Going back, with dO
+    the output's gradient,
 
-        dV = Pᵀ dO,   dP = dO Vᵀ,   dS = P ∘ (dP − rowsum(dO ∘ O)),   dQ = scale dS K,   dK = scale dSᵀ Q,
+        dV = Pᵀ dO,   dP = dO Vᵀ,   dS = P ∘ (dP − rowsum(dP ∘ P)),   dQ = scale dS K,   dK = scale dSᵀ Q.
 
-    where rowsum(dO ∘ O) = rowsum(dP ∘ P). Results have the inputs' order in memory: heads that were split off without a
-    copy are joined again without one.
+    (rowsum(dO ∘ O) is the same in fewer steps, but where one weight is nearly 1 its rounding errors do not cancel.)
+    Results have the inputs' order in memory: heads that were split off without a copy are joined again without one.
     """
     library, leading = array_module(query), query.shape[:-2]
     n_q, n_k = query.shape[-2], key.shape[-2]
@@ -62,7 +62,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
             weights = library.exp(scores, out=scores)
             total = sum_of_rows(weights)  # (..., N_q)
             total += total == 0  # nothing visible: 0 / 1
-            weights *= (1.0 / total)[..., None, :]
+            weights /= total[..., None, :]
             library.matmul(_transposed(_dropped(weights, its_kept)), part(value)[keys], out=part(output)[queries])
 
     divide(query, entries, ns, forward)
@@ -75,7 +75,6 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
         def backward(start: int, stop: int) -> None:
             part = _Part(leading, start, stop)
             d_output = part(g)  # (..., N_q, E)
-            delta = library.einsum("...qe,...qe->...q", d_output, part(output))
             d_k, d_v = [_Sum(library, part(x)) for x in (d_key, d_value)]
             for block, its_p in reversed(list(zip(blocks, p, strict=True))):
                 keys, queries = block.keys, block.queries
@@ -84,7 +83,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
                 d_scores = part(value)[keys] @ _transposed(d_output[queries])  # (..., N_k, N_q), dP
                 if its_kept is not None:
                     d_scores *= _transposed(its_kept)
-                d_scores -= delta[..., None, queries[1]]
+                d_scores -= sum_of_rows(d_scores * weights)[..., None, :]
                 d_scores *= weights
                 library.matmul(_transposed(d_scores), part(key)[keys], out=part(d_query)[queries])
                 d_k.add(keys, d_scores, part(scaled)[queries])

@@ -50,7 +50,7 @@ def test_a_query_that_only_two_masks_together_leave_nothing(room):
     for mask in (hidden, np.where(hidden, 0.0, -np.inf)):
         with F.attention_room(room):
             output = F.scaled_dot_product_attention(q, k, v, mg.Tensor(mask), is_causal=True)
-        assert output[0].tolist() == [0, 0] and np.allclose(output[1].numpy(), v[1].numpy(), rtol=1e-15, atol=0)
+        assert output[0].tolist() == [0, 0] and output[1].tolist() == v[1].tolist()
         gradients = mg.grad((output**2).sum(), [q, k, v], create_graph=True)
         second = mg.grad(sum((g**2).sum() for g in gradients), [q, k, v])
         assert all(np.isfinite(g.numpy()).all() for g in (*gradients, *second))

@@ -66,7 +66,7 @@ def assert_same_gradients(found, expected, tolerance):
         else:
             assert found[name].dtype == gradient.dtype, name
             # The softmax takes a key's bias out again: what is left of its gradient is rounding.
-            assert_close(found[name], gradient, tolerance, name, least=1e-2)
+            assert_close(found[name], gradient, tolerance, name, least=0.1)  # the largest are about 1
 
 
 def same_bits(a, b):

@@ -353,7 +353,7 @@ def _check_device(case: Case, shapes: Shapes, seed: int) -> None:
         for tensor, wanted in zip(on_gpu, on_cpu, strict=True):
             if tensor.grad is not None:
                 assert tensor.grad.device == "cuda:0"
-                assert_close(tensor.grad.numpy(), wanted.grad.numpy(), 1e-14)
+                assert_close(tensor.grad.numpy(), wanted.grad.numpy(), 1e-14, least=0.1)  # some cancel to nothing
 
 
 @dataclass(frozen=True)

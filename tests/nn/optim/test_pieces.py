@@ -103,6 +103,7 @@ def test_parameters_of_the_same_memory_are_moved_one_after_the_other(of_a_part):
     assert first.tolist() == [0.5, 0.75 if of_a_part else 0.5]
 
 
+@pytest.mark.cpu_only(reason="on a GPU a kernel moves them")
 def test_large_parameters_are_moved_in_parts(monkeypatch):
     sizes = []
     move = AdamW._move_by_moments
