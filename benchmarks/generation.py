@@ -2,9 +2,13 @@
 
     python benchmarks/generation.py                 # batches of 1, 32 and 128 sources
 
-Both read all that is written again for each symbol (`models.greedy_decode`), and must give the same answers. The
-parameters are those that training starts from, but for the end symbol, which is made impossible: so every answer has
-the length of a date and the symbol after it, as those of a trained model do. Turns, ratios and memory are as in
+Both go the same way, that of `models.greedy_decode`, and must give the same answers. The encoder runs once, and so do
+the projections of what it gives to each decoder layer's keys and values. Then, for each symbol, the decoder computes
+that place alone: its keys and values join those of the places before, in arrays made for all of them, and the largest
+of the logits is taken. Rows whose answer has ended are left out from then on.
+
+The parameters are those that training starts from, but for the end symbol, which is made impossible: so every answer
+has the length of a date and the symbol after it, as those of a trained model do. Turns, ratios and memory are as in
 `benchmarks/train_step.py`.
 """
 

@@ -1,6 +1,7 @@
 """A Transformer's answers, written symbol by symbol as its own symbols are fed back to it: greedy and beam search.
 
-Ids and scores are NumPy arrays on the CPU; only the model runs where it lives.
+Ids and scores are NumPy arrays on the CPU; only the model runs where it lives. It reads each symbol once: what its
+attention needs of those before is in a cache, whose rows go the way of the answers' rows.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ def greedy_decode(model: Transformer, source_ids: Any, bos_id: int, eos_id: int,
     """
     _check("greedy_decode", model, eos_id, max_length)
     with _answering(model):
-        memory = model.encode(source_ids)  # (B, N_s, D)
-        source = mg.Tensor(source_ids, device=memory.device)
-        answers = np.full((len(source), max_length), model.pad_id)
-        rows = np.arange(len(source))  # the answers that have not ended: only they are computed on
-        written = np.full((len(source), 1), bos_id)  # (rows, length)
+        cache = model.cache(source_ids, max_length)
+        answers = np.full((cache.batch, max_length), model.pad_id)
+        rows = np.arange(cache.batch)  # the answers that have not ended: only they are computed on
+        symbols = np.full(cache.batch, bos_id)  # the last one of each
         for length in range(1, max_length + 1):
-            symbols = _log_probabilities(model, written, memory, source).argmax(axis=-1)  # (rows,)
+            logits = model.decode_next(symbols, cache)  # (rows, V)
+            symbols = _without_padding(logits, model).argmax(axis=-1)  # (rows,)
             answers[rows, length - 1] = symbols
             going_on = symbols != eos_id
             if not going_on.any():
                 break
-            written = np.concatenate([written, symbols[:, None]], axis=1)[going_on]
-            rows, memory, source = rows[going_on], memory[going_on], source[going_on]
+            if not going_on.all():
+                rows, symbols = rows[going_on], symbols[going_on]
+                cache.take(going_on)
     return answers[:, :length]
 
 
@@ -77,18 +79,20 @@ def beam_decode(
             f"got {beam_size} and {length_penalty}"
         )
     with _answering(model):
-        memory = model.encode(source_ids)  # (B, N_s, D)
-        source = mg.Tensor(source_ids, device=memory.device)
-        searches = [_Search(bos_id, eos_id, max_length, beam_size, length_penalty) for _ in range(len(source))]
-        going_on = np.arange(len(searches))
-        while going_on.size:
-            beginnings = [searches[row].beginnings for row in going_on]
-            counts = [len(beams) for beams in beginnings]
-            rows = np.repeat(going_on, counts)  # the source of each beginning
-            log_probabilities = _log_probabilities(model, np.concatenate(beginnings), memory[rows], source[rows])
-            for row, part in zip(going_on, np.split(log_probabilities, np.cumsum(counts)[:-1]), strict=True):
-                searches[row].advance(part)
-            going_on = going_on[[not searches[row].over for row in going_on]]
+        cache = model.cache(source_ids, max_length)
+        searches = [_Search(bos_id, eos_id, max_length, beam_size, length_penalty) for _ in range(cache.batch)]
+        going_on = searches
+        while going_on:
+            symbols = np.concatenate([search.symbols for search in going_on])
+            logits = model.decode_next(symbols, cache)  # (beams of all, V)
+            log_probabilities = _without_padding(logits.log_softmax(-1), model)
+            starts = np.cumsum([0, *[len(search.symbols) for search in going_on]])[:-1]  # of each search's rows
+            for search, part in zip(going_on, np.split(log_probabilities, starts[1:]), strict=True):
+                search.advance(part)
+            rows = [start + s.parents for s, start in zip(going_on, starts, strict=True) if not s.over]
+            going_on = [search for search in going_on if not search.over]
+            if going_on:
+                cache.take(np.concatenate(rows))
     found = [search.answer for search in searches]
     answers = np.full((len(found), max(map(len, found), default=0)), model.pad_id)
     for padded, answer in zip(answers, found, strict=True):
@@ -101,6 +105,7 @@ class _Search:
 
     Attributes:
         beginnings: (beams, length) what is followed, the likeliest first, with the begin symbol.
+        parents: (beams,) which of the beginnings before the last `advance` each of them continues.
         scores: (beams,) log P of each.
         answer: the best so far, without the begin symbol.
         over: whether nothing that is followed can become better.
@@ -110,6 +115,7 @@ class _Search:
         self._eos_id, self._max_length = eos_id, max_length
         self._beam_size, self._length_penalty = beam_size, length_penalty
         self.beginnings = np.full((1, 1), bos_id)
+        self.parents = np.zeros(1, int)
         self.scores = np.zeros(1)
         self.answer = np.empty(0, int)
         self._best = -np.inf  # the answer's score
@@ -129,7 +135,12 @@ class _Search:
         if complete[first] and score > self._best:
             self._best, self.answer = score, longer[first, 1:]
         follow = np.flatnonzero(~complete)[: self._beam_size]
-        self.beginnings, self.scores = longer[follow], scores[follow]
+        self.beginnings, self.parents, self.scores = longer[follow], beam[follow], scores[follow]
+
+    @property
+    def symbols(self) -> np.ndarray:
+        """(beams,) the last symbol of each beginning."""
+        return self.beginnings[:, -1]
 
     @property
     def over(self) -> bool:
@@ -142,22 +153,22 @@ class _Search:
 @contextmanager
 def _answering(model: Transformer) -> Iterator[None]:
     """Evaluation mode, without recording; then each module's own mode again."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    training = [module for module in model.modules() if module.training]
     try:
+        for module in training:
+            module.training = False
         with mg.no_grad():
             yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module in training:
+            module.training = True
 
 
-def _log_probabilities(model: Transformer, written: np.ndarray, memory: mg.Tensor, source: mg.Tensor) -> np.ndarray:
-    """log P of each symbol after what is written (B, N), float32 (B, V); padding is impossible."""
-    logits = model.decode(written, memory, source)[:, -1]  # (B, V)
-    log_probabilities = logits.log_softmax(-1).numpy().copy()
-    log_probabilities[:, model.pad_id] = -np.inf
-    return log_probabilities
+def _without_padding(scores: mg.Tensor, model: Transformer) -> np.ndarray:
+    """(B, V) as an array, in which padding is impossible."""
+    array = scores.numpy().copy()
+    array[:, model.pad_id] = -np.inf
+    return array
 
 
 def _check(name: str, model: Transformer, eos_id: int, max_length: int) -> None:

@@ -129,14 +129,19 @@ class MultiHeadAttention(Module):
         if not others and query is key and key is value:
             return split_heads(F.linear(query, weight, bias), heads=heads, parts=3)
         if not others and key is value:
-            w_q, w_kv = weight.split([width, 2 * width])
-            b_q, b_kv = (None, None) if bias is None else bias.split([width, 2 * width])
+            (w_q, w_kv), (b_q, b_kv) = self.query_and_others()
             (q,) = split_heads(F.linear(query, w_q, b_q), heads=heads, parts=1)
             return q, *split_heads(F.linear(key, w_kv, b_kv), heads=heads, parts=2)
         weights = (weight, *others) if others else weight.split(width)
         biases = (None, None, None) if bias is None else bias.split(width)
         projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
         return tuple(split_heads(x, heads=heads, parts=1)[0] for x in projected)
+
+    def query_and_others(self) -> tuple[Any, Any]:
+        """The packed weight and bias, each as the query's part and that of key and value; the bias as two None."""
+        parts = [self.d_model, 2 * self.d_model]
+        bias = self.in_proj_bias
+        return self.in_proj_weight.split(parts), (None, None) if bias is None else bias.split(parts)
 
     def extra_repr(self) -> str:
         bias = self.in_proj_bias is not None

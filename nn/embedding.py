@@ -66,18 +66,21 @@ class _Positions(Module):
             )
         self.d_model, self.max_length = d_model, max_length
 
-    def forward(self, x: Any) -> Tensor:
-        """x (..., N, D) to the same shape. Raises ValueError if x has another D, or N is above max_length."""
+    def forward(self, x: Any, first: int = 0) -> Tensor:
+        """x (..., N, D), whose places begin with `first`, to the same shape.
+
+        Raises ValueError if x has another D, or places from max_length on.
+        """
         name = type(self).__name__
         if x.ndim < 2 or x.shape[-1] != self.d_model:
             raise ValueError(f"{name}: x must have the shape (..., N, {self.d_model}), got {x.shape}")
-        length = x.shape[-2]
+        length = first + x.shape[-2]
         if length > self.max_length:
             raise ValueError(
                 f"{name}: a sequence of length {length} was given, but max_length is {self.max_length}; "
                 "make a longer table, or shorten the sequence"
             )
-        return x + self.table[:length]
+        return x + self.table[first:length]
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, max_length={self.max_length}"

@@ -5,6 +5,7 @@ The layers of `models.stack` hold the parts themselves, under PyTorch's names, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import nn.functional as F
@@ -12,6 +13,8 @@ from minigrad import Tensor
 from nn.dropout import Dropout
 from nn.linear import Linear
 from nn.module import Module
+
+Layer = Callable[[Any], Tensor]
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 
@@ -22,7 +25,7 @@ def check_activation(name: str, activation: str) -> None:
         raise ValueError(f"{name}: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
 
 
-def feed_forward(x: Any, linear1: Linear, linear2: Linear, dropout: Dropout, activation: str) -> Tensor:
+def feed_forward(x: Any, linear1: Layer, linear2: Layer, dropout: Dropout, activation: str) -> Tensor:
     """linear2(dropout(activation(linear1(x)))), (..., D) to (..., D): Vaswani et al. 2017, eq. 2, with dropout."""
     hidden = ACTIVATIONS[activation](linear1(x))  # (..., d_ff)
     return linear2(dropout(hidden))

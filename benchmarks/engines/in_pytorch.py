@@ -39,7 +39,15 @@ class Attention(nn.Module):
             w_q, w_kv = self.in_proj_weight.split([width, 2 * width])
             b_q, b_kv = self.in_proj_bias.split([width, 2 * width])
             q, (k, v) = F.linear(x, w_q, b_q), F.linear(memory, w_kv, b_kv).split(width, -1)
-        q, k, v = [t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v)]  # (B, H, N, d)
+        q, k, v = [self.heads(t) for t in (q, k, v)]
+        return self.attend(q, k, v, mask, is_causal)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, H, N, d)."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """Heads (B, H, N, d) each to (B, N, D)."""
         y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
         return self.out_proj(y.transpose(1, 2).flatten(2))
 
@@ -144,8 +152,9 @@ class Transformer(nn.Module):
         self.generator = nn.Linear(width, target_vocabulary)
         self.register_buffer("table", torch.tensor(sinusoidal(64, width)), persistent=False)
 
-    def vectors(self, ids: Tensor, embedding: nn.Embedding) -> Tensor:
-        return embedding(ids) * math.sqrt(embedding.embedding_dim) + self.table[: ids.shape[1]]
+    def vectors(self, ids: Tensor, embedding: nn.Embedding, first: int = 0) -> Tensor:
+        places = self.table[first : first + ids.shape[1]]
+        return embedding(ids) * math.sqrt(embedding.embedding_dim) + places
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """The memory (B, N_s, D), and what of it may be attended to (B, 1, 1, N_s)."""
@@ -199,24 +208,62 @@ def build(workload: Workload, threads: int) -> Callable[[], Tensor]:
     return step
 
 
+class Cache:
+    """What a decoder layer keeps of the memory and of the symbols so far: as `nn.cached_attention`.
+
+    Keys and values are in one tensor (2, B, H, N, d) for each of the two attentions.
+    """
+
+    def __init__(self, layer: Layer, memory: Tensor, length: int) -> None:
+        own, other = layer.self_attn, layer.multihead_attn
+        width, batch = memory.shape[-1], len(memory)
+        self.layer, self.length = layer, 0
+        self.own = memory.new_empty(2, batch, own.num_heads, length, width // own.num_heads)
+        self.w_q, w_kv = other.in_proj_weight.split([width, 2 * width])
+        self.b_q, b_kv = other.in_proj_bias.split([width, 2 * width])
+        self.memory = torch.stack([other.heads(t) for t in F.linear(memory, w_kv, b_kv).split(width, -1)])
+
+    def step(self, x: Tensor, memory_mask: Tensor) -> Tensor:
+        """DecoderLayer's forward, for the next symbol: (B, 1, D) to the same shape."""
+        layer, own, other = self.layer, self.layer.self_attn, self.layer.multihead_attn
+        packed = F.linear(x, own.in_proj_weight, own.in_proj_bias)
+        q, k, v = packed.view(len(x), 1, 3, own.num_heads, -1).permute(2, 0, 3, 1, 4).unbind()  # (B, H, 1, d)
+        keys, values = self.own.unbind()
+        keys[:, :, self.length], values[:, :, self.length] = k[:, :, 0], v[:, :, 0]
+        self.length += 1
+        x = layer.norm1(x + own.attend(q, keys[:, :, : self.length], values[:, :, : self.length]))
+        keys, values = self.memory.unbind()
+        q = other.heads(F.linear(x, self.w_q, self.b_q))
+        x = layer.norm2(x + other.attend(q, keys, values, memory_mask))
+        return layer.norm3(x + layer.linear2(F.relu(layer.linear1(x))))
+
+    def take(self, rows: Tensor) -> None:
+        self.own, self.memory = self.own[:, rows], self.memory[:, rows]
+
+
 @torch.inference_mode()
 def greedy_decode(model: Transformer, source: Tensor, length: int) -> Tensor:
-    """Answers (B, N) of at most `length` symbols, as `models.greedy_decode` finds them: all is read again each time."""
+    """Answers (B, N) of at most `length` symbols, found as `models.greedy_decode` does."""
     memory, mask = model.encode(source)
+    caches = [Cache(layer, memory, length) for layer in model.decoder.layers]
     answers = torch.zeros(len(source), length, dtype=torch.long)
     rows = torch.arange(len(source))  # the answers that have not ended
-    written = torch.full((len(source), 1), BOS)
+    symbols = torch.full((len(source),), BOS)
     for place in range(length):
-        logits = model.decode(written, memory, mask)[:, -1]
+        x = model.vectors(symbols[:, None], model.target_embedding, place)
+        for cache in caches:
+            x = cache.step(x, mask)
+        logits = model.generator(x[:, 0])
         logits[:, PAD] = -math.inf
         symbols = logits.argmax(-1)
         answers[rows, place] = symbols
-        written = torch.cat([written, symbols[:, None]], 1)
         going_on = symbols != EOS
+        if not going_on.any():
+            break
         if not going_on.all():
-            rows, written, memory, mask = rows[going_on], written[going_on], memory[going_on], mask[going_on]
-            if not len(rows):
-                break
+            rows, symbols, mask = rows[going_on], symbols[going_on], mask[going_on]
+            for cache in caches:
+                cache.take(going_on)
     return answers
 
 

@@ -250,9 +250,7 @@ def test_an_array_that_a_pullback_has_just_made_is_taken_without_a_copy():
 
 
 @pytest.mark.cpu_only(reason="it looks at NumPy arrays")
-@pytest.mark.parametrize(
-    "made", [np.asfortranarray, np.transpose, lambda g: np.broadcast_to(1.0, g.shape)]
-)
+@pytest.mark.parametrize("made", [np.asfortranarray, np.transpose, lambda g: np.broadcast_to(1.0, g.shape)])
 def test_an_array_that_cannot_be_a_gradient_as_it_is_is_copied(made):
     @mg.op
     def same(x):

@@ -1,0 +1,141 @@
+"""Multi-head attention for one query after another: keys and values are made once, and kept.
+
+For models that write a sequence and read each symbol again (`models.decode`). The classes give what
+`MultiHeadAttention` and `Linear` give in evaluation mode, and are for use inside `no_grad`: gradients do not reach what
+is kept. Between the projections they compute on arrays: a single query is so little work that each operation's price
+counts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import nn.functional as F
+from minigrad import Tensor
+from minigrad.backend import array_module, on_device_of
+from minigrad.ops.elementwise import narrowed, widened
+from minigrad.sums import ones_like_row
+from nn.attention import MultiHeadAttention, split_heads
+from nn.fused_room import SMALL_SCORE
+
+
+class CachedLinear:
+    """x Wᵀ + b with a copy of W that lies in memory column by column.
+
+    NumPy's BLAS then multiplies 8 to 64 rows, a batch of single queries, up to three times as fast.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        with on_device_of(weight.data):
+            self._weight = Tensor._of(array_module(weight.data).ascontiguousarray(weight.data.T).T)
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., in) to (..., out)."""
+        return F.linear(x, self._weight, self._bias)
+
+
+class CachedSelfAttention:
+    """Attention of each vector of a sequence to itself and those before it; the vectors come one at a time.
+
+    Args:
+        attention: the layer; its keys and values are as long as its queries.
+        max_length: how many vectors there will be at most; one more is an IndexError.
+    """
+
+    def __init__(self, attention: MultiHeadAttention, max_length: int) -> None:
+        self._heads, self._max_length, self._length = attention.num_heads, max_length, 0
+        self._in_proj = CachedLinear(attention.in_proj_weight, attention.in_proj_bias)
+        self._out_proj = CachedLinear(attention.out_proj.weight, attention.out_proj.bias)
+        self._kept: Any = None  # keys and values in an array (2, B, H, max_length, d); `_length` places are written
+
+    def __call__(self, x: Tensor, visible: Any = None) -> Tensor:
+        """The next vector of each sequence (B, D) to the same shape.
+
+        visible: which vectors up to this one may be attended to, an array (B, 1, length); None for all.
+        """
+        batch, width = x.shape
+        packed = self._in_proj(x).data  # (B, 3 D)
+        with on_device_of(packed):
+            heads = widened(packed).reshape(batch, 3, self._heads, width // self._heads)
+            if self._kept is None:
+                shape = (2, batch, self._heads, self._max_length, heads.shape[-1])
+                self._kept = array_module(packed).empty(shape, heads.dtype)
+            self._kept[:, :, :, self._length] = heads[:, 1:].swapaxes(0, 1)
+            self._length += 1
+            keys, values = self._kept[:, :, :, : self._length]
+            mixed = mixture_for_one_query(heads[:, 0], keys, values, visible)
+            return self._out_proj(Tensor._of(narrowed(mixed.reshape(batch, width), packed.dtype)))
+
+    def take(self, rows: Any) -> None:
+        """Goes on with these rows of the batch: (B',) integers, or (B,) booleans."""
+        if self._kept is not None:
+            with on_device_of(self._kept):
+                self._kept = self._kept[:, rows]
+
+
+class CachedAttention:
+    """Attention to a memory that stays as it is.
+
+    Args:
+        attention: the layer; its keys and values are as long as its queries.
+        memory: (B, N_k, D).
+        mask: which of it may be attended to, (B, 1, 1, N_k).
+    """
+
+    def __init__(self, attention: MultiHeadAttention, memory: Tensor, mask: Tensor) -> None:
+        self._heads = attention.num_heads
+        (w_q, w_kv), (b_q, b_kv) = attention.query_and_others()
+        self._query_proj = CachedLinear(w_q, b_q)
+        self._out_proj = CachedLinear(attention.out_proj.weight, attention.out_proj.bias)
+        keys, values = split_heads(F.linear(memory, w_kv, b_kv), heads=self._heads, parts=2)
+        with on_device_of(mask.data):
+            self._keys, self._values = widened(keys.data), widened(values.data)  # (B, H, N_k, d)
+            self._visible = mask.data[:, 0]  # (B, 1, N_k)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """A query for each row of the batch, (B, D) to the same shape."""
+        batch, width = x.shape
+        query = self._query_proj(x).data
+        with on_device_of(query):
+            heads = widened(query).reshape(batch, self._heads, width // self._heads)
+            mixed = mixture_for_one_query(heads, self._keys, self._values, self._visible)
+            return self._out_proj(Tensor._of(narrowed(mixed.reshape(batch, width), query.dtype)))
+
+    def take(self, rows: Any) -> None:
+        """Goes on with these rows of the batch: (B',) integers, or (B,) booleans."""
+        with on_device_of(self._keys):
+            self._keys, self._values, self._visible = self._keys[rows], self._values[rows], self._visible[rows]
+
+
+def mixture_for_one_query(query: Any, keys: Any, values: Any, visible: Any = None) -> Any:
+    """softmax(q Kᵀ / √d) V on arrays: q (B, H, d), K and V (B, H, N, d) to (B, H, d).
+
+    visible: (B, 1, N), True = may be attended to; None for all. A query that may attend to nothing gets 0.
+    """
+    library, dtype = array_module(query), query.dtype
+    scaled = query * dtype.type(1.0 / math.sqrt(query.shape[-1]))
+    weights = library.matmul(scaled[:, :, None], keys.swapaxes(-1, -2))[:, :, 0]  # (B, H, N), the scores at first
+    if not _are_small(weights):
+        if visible is not None:
+            weights = library.where(visible, weights, -math.inf)
+        weights -= library.maximum(weights.max(axis=-1, keepdims=True), np.finfo(dtype).min)
+    library.exp(weights, out=weights)
+    if visible is not None:
+        weights *= visible
+    total = weights @ ones_like_row(weights, weights.shape[-1])  # (B, H)
+    if visible is not None:
+        total += total == 0
+    mixed = library.matmul(weights[:, :, None], values)[:, :, 0]  # (B, H, d)
+    mixed /= total[..., None]
+    return mixed
+
+
+def _are_small(scores: Any) -> bool:
+    """Whether no exponential can overflow, or vanish; a GPU is not asked, since that means to wait for it."""
+    if type(scores) is not np.ndarray or not scores.size:
+        return False
+    return bool(scores.min() >= -SMALL_SCORE and scores.max() <= SMALL_SCORE)
