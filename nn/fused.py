@@ -18,7 +18,7 @@ from minigrad.bfloat import takes_bfloat16
 from minigrad.dividing import divide
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import narrowed, widened
-from minigrad.sums import ones_like_row, row_dots, sum_of_rows
+from minigrad.sums import ones_like_row, row_dots, row_means, sum_of_rows
 
 NS_OF_LAYER_NORM, NS_OF_GELU, NS_OF_A_PASS = 1.5, 4.0, 0.3  # nanoseconds for each number, roughly
 AT_ONCE = 1 << 18  # numbers that many passes go over in turn, so that they stay in the cache
@@ -47,17 +47,15 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
     m = math.prod(shape[: x.ndim - axes])
     factor = 1.0 / n if n else 1.0
     x = x.reshape(m, n)
-    ones = ones_like_row(x, n)
-    w = ones if weight is None else weight.reshape(n)
+    w = ones_like_row(x, n) if weight is None else weight.reshape(n)
     b = None if bias is None else bias.reshape(n)
     y, normalized, inverse = [library.empty(size, x.dtype) for size in (shape, (m, n), (m, 1))]
     y_rows = y.reshape(m, n)
 
     def forward(start: int, stop: int) -> None:
         part = slice(start, stop)
-        mean = x[part] @ ones
-        mean *= factor
-        rows = library.subtract(x[part], mean[:, None], out=normalized[part])
+        its_x = x[part]
+        rows = library.subtract(its_x, row_means(its_x)[:, None], out=normalized[part])
         scale = row_dots(rows, rows)  # n times the variance
         scale *= factor
         scale += eps
@@ -73,7 +71,7 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
     def pullback(g: Any) -> tuple[Any, Any, Any]:
         g = g.reshape(m, n)
         d_x = library.empty(shape, g.dtype)
-        d_x_rows = d_x.reshape(m, n)
+        d_x_rows, w_of_mean = d_x.reshape(m, n), w * factor
         d_w: dict[int, Any] = {}  # the parts' sums
         d_b: dict[int, Any] = {}
 
@@ -81,9 +79,7 @@ def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
             part = slice(start, stop)
             rows = normalized[part]
             product = g[part] * rows
-            mean, mean_of_product = g[part] @ w, product @ w
-            mean *= factor
-            mean_of_product *= factor
+            mean, mean_of_product = g[part] @ w_of_mean, product @ w_of_mean
             if has_weight:
                 d_w[start] = sum_of_rows(product)
             if has_bias:

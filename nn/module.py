@@ -294,9 +294,12 @@ def _once(named: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
             yield name, thing
 
 
+_NO_COLLECTIONS = (Module, Tensor, int, float, str, type(None))  # what nearly all attributes are
+
+
 def _refuse_hidden(module: Module, name: str, value: Any) -> None:
     """Modules and parameters in a plain collection would be neither trained nor saved, and nothing would say so."""
-    if not isinstance(value, Module) and _holds_parts(value):
+    if not isinstance(value, _NO_COLLECTIONS) and _holds_parts(value):
         raise TypeError(
             f"{type(module).__name__}.{name}: modules or parameters in a {type(value).__name__} would be neither "
             "trained nor saved; put modules into nn.ModuleList([...]), and give a parameter an attribute of its own"
