@@ -23,6 +23,7 @@ from minigrad.threads import run_at_once
 Work = Callable[[int, int], Any]
 """Does the rows from one number to below another; it only calls NumPy, and writes to arrays that nobody else does."""
 
+MOST_THREADS = 128
 LEAST_WORK = 100_000.0  # nanoseconds that a part takes by estimate: with less, the start of a thread is not worth it
 
 
@@ -36,11 +37,11 @@ def set_num_threads(number: int) -> None:
 
     As long as nobody calls it, that is MINIGRAD_NUM_THREADS in the environment, or else OMP_NUM_THREADS, or else how
     many cores the process may use. Results with another number differ by rounding; with the same one they are the same
-    bits again. Raises ValueError for anything but an integer from 1 on.
+    bits again. Raises ValueError for anything but an integer from 1 to 128.
     """
     global _count
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueError(f"set_num_threads: the number must be an integer from 1 on, got {number!r}")
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST_THREADS:
+        raise ValueError(f"set_num_threads: the number must be an integer from 1 to {MOST_THREADS}, got {number!r}")
     _count = number
 
 
@@ -48,10 +49,9 @@ def _default() -> int:
     for name in ("MINIGRAD_NUM_THREADS", "OMP_NUM_THREADS"):
         given = os.environ.get(name, "")
         if given.isdecimal() and int(given) > 0:
-            return int(given)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+            return min(int(given), MOST_THREADS)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_THREADS)
 
 
 _count = _default()

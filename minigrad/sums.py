@@ -27,8 +27,15 @@ def row_means(x: Array) -> Array:
     )
 
 
-@functools.lru_cache(maxsize=128)
 def _filled(length: int, value: float, dtype: np.dtype) -> np.ndarray:
+    return _kept(length, value, dtype) if length <= LONGEST_KEPT else np.full(length, value, dtype)
+
+
+LONGEST_KEPT = 1 << 14  # of longer ones, making them is a small part of the work
+
+
+@functools.lru_cache(maxsize=128)
+def _kept(length: int, value: float, dtype: np.dtype) -> np.ndarray:
     filled = np.full(length, value, dtype)
     filled.flags.writeable = False
     return filled

@@ -173,7 +173,7 @@ def fused_gelu(x: Any, *, approximate: str) -> Any:
             part = slice(first, min(first + AT_ONCE, stop))
             compute(library, x[part], values[part], None if slope is None else slope[part])
 
-    with np.errstate(over="ignore"):  # e^-2u of far negative x, x² of large ones
+    with np.errstate(over="ignore", under="ignore"):  # exponentials of x far from 0, squares
         divide(x, x.size, NS_OF_GELU, forward)
     return value, lambda g: _times_slope(g, slope)
 
@@ -226,8 +226,8 @@ def _gelu_by_tanh(library: Any, x: Any, value: Any, slope: Any) -> None:
         return
     square *= 3.0 * b
     square += a
-    square *= value
     library.subtract(1.0, sigma, out=slope)
+    slope *= value  # 0 for large x, before it meets the square, which overflows sooner
     slope *= square
     slope += sigma
 

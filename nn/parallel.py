@@ -10,11 +10,10 @@ from typing import Any
 
 from minigrad import Tensor
 from minigrad.backend import DeviceError, is_array
+from minigrad.dividing import MOST_THREADS
 from minigrad.dtypes import is_floating
 from minigrad.parts import computed_parts, weighted_sum
 from minigrad.scalars import number
-
-MOST_THREADS = 128
 
 
 class ParallelLoss:

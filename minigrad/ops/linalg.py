@@ -64,6 +64,11 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
             f"linear: x of shape {x.shape} and weight of shape {weight.shape} do not fit; "
             "x is (..., in), weight (out, in)"
         )
+    if bias is not None and bias.shape not in ((weight.shape[0],), (1,), ()):
+        raise ValueError(
+            f"linear: bias of shape {bias.shape} does not fit weight of shape {weight.shape}, which is (out, in); "
+            "it must be (out,)"
+        )
     return _affine(x, weight, bias), (
         lambda g: _product(g, weight),
         lambda g: times(_rows(g).T, _rows(x)),

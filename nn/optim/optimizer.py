@@ -41,7 +41,7 @@ class Optimizer:
         self._defaults = defaults
         self.param_groups = [self._group(group) for group in self._as_groups(params)]
         self.state: dict[Tensor, dict[str, Any]] = {}
-        self._joined: dict[Any, Joined] = {}  # by group and dtype
+        self._joined: dict[Any, Joined] = {}  # by their group, and their number in it
         self._check_parameters()
 
     # ---- for subclasses ----------------------------------------------------------------------------------------------
@@ -51,7 +51,10 @@ class Optimizer:
         raise NotImplementedError
 
     def _move(self, values: Array, gradient: Array, state: dict[str, Any], options: dict[str, Any]) -> None:
-        """Write new values over a parameter's array; `state["step"]` is 1 the first time."""
+        """Write new values over an array, element by element; `state["step"]` is 1 the first time.
+
+        On a CPU the array may be that of several parameters, or a part of one, and other threads write to others then.
+        """
         raise NotImplementedError
 
     def _move_all(self, parameters: list[Tensor], options: dict[str, Any]) -> None:
@@ -72,11 +75,12 @@ class Optimizer:
                 continue
             arrays.add(id(values))
             if values.size <= SMALL:
-                together.setdefault((id(options), values.dtype, state["step"]), []).append(parameter)
+                together.setdefault((values.dtype, state["step"]), []).append(parameter)
             else:
                 pieces += in_parts(values, gradient, state, self.arrays)
-        for alike, members in together.items():
-            joined = self._joined.setdefault(alike[:2], Joined(self.arrays))
+        group = next(place for place, group in enumerate(self.param_groups) if group is options)
+        for number, members in enumerate(together.values()):
+            joined = self._joined.setdefault((group, number), Joined(self.arrays))
             joined.move(members, [self.state[member] for member in members], move)
         move_pieces(pieces, move)
 

@@ -38,12 +38,13 @@ class Joined:
         """`names`: of the arrays in a state."""
         self._names = names
         self._arrays: State = dict.fromkeys(names)
+        self._parts: list[State] = []  # what each state was given
 
     def move(self, parameters: Sequence[Tensor], states: Sequence[State], move: Move) -> None:
         """Moves all; each state is its parameter's."""
         values = _joined([parameter.data for parameter in parameters])
         gradient = _joined([parameter.grad.data for parameter in parameters])  # type: ignore[union-attr]
-        if not all([self._holds(state, values.size) for state in states]):
+        if not self._holds(states):
             self._arrays = {name: self._join(name, parameters, states) for name in self._names}
             self._hand_out(parameters, states)
         state = {"step": states[0]["step"], **self._arrays}
@@ -54,13 +55,15 @@ class Joined:
         for parameter, part in zip(parameters, _parted(values, parameters), strict=True):
             parameter.data[...] = part
 
-    def _holds(self, state: State, size: int) -> bool:
-        """Whether each array of this state is still a part of the one here, which is of this size."""
+    def _holds(self, states: Sequence[State]) -> bool:
+        """Whether these states, in this order, have the parts still that they were given."""
+        if len(states) != len(self._parts):
+            return False
         for name, whole in self._arrays.items():
-            own = state[name]
-            fits = own is None if whole is None else own is not None and own.base is whole and whole.size == size
-            if not fits:
-                return False
+            for state, parts in zip(states, self._parts, strict=True):
+                part = parts[name]
+                if state[name] is not part or (part is not None and part.base is not whole):
+                    return False
         return True
 
     def _join(self, name: str, parameters: Sequence[Tensor], states: Sequence[State]) -> np.ndarray | None:
@@ -69,10 +72,11 @@ class Joined:
         return _joined([remembered(state, name, p.data) for p, state in zip(parameters, states, strict=True)])
 
     def _hand_out(self, parameters: Sequence[Tensor], states: Sequence[State]) -> None:
+        self._parts = [{} for _ in states]
         for name, whole in self._arrays.items():
-            if whole is not None:
-                for state, part in zip(states, _parted(whole, parameters), strict=True):
-                    state[name] = part
+            given = [None] * len(states) if whole is None else _parted(whole, parameters)
+            for state, parts, part in zip(states, self._parts, given, strict=True):
+                state[name] = parts[name] = part
 
 
 def in_parts(values: np.ndarray, gradient: np.ndarray, state: State, names: Sequence[str]) -> list[Piece]:

@@ -1,10 +1,13 @@
 """Linear."""
 
+import re
+
 import numpy as np
 import pytest
 
 import minigrad as mg
 import nn
+import nn.functional as F
 from tests.support import assert_close, torch_or_skip
 
 
@@ -59,6 +62,9 @@ def test_a_seed_gives_the_same_layer():
 def test_a_wrong_input_names_both_shapes():
     with pytest.raises(ValueError, match=r"linear: x of shape \(2, 4\) and weight of shape \(3, 5\) do not fit"):
         nn.Linear(5, 3)(mg.ones(2, 4))
+    for shape in [(2, 3), (4,), (1, 3)]:
+        with pytest.raises(ValueError, match=rf"linear: bias of shape {re.escape(str(shape))} does not fit weight"):
+            F.linear(mg.ones(2, 5), mg.ones(3, 5), mg.ones(*shape))
 
 
 @pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (-1, 3)])

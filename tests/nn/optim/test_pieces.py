@@ -78,6 +78,38 @@ def test_states_may_be_replaced_and_copied(make):
     assert same_bits(optimizer.state_dict(), twin_optimizer.state_dict())
 
 
+@every_kind
+@pytest.mark.parametrize("change", ["the order", "the states"])
+def test_parameters_and_states_keep_together(make, change, monkeypatch):
+    """Whoever turns the list of parameters round, or exchanges two states, gets what was asked for."""
+
+    def trained_with_a_change():
+        first, second = moved = [Parameter(np.arange(3.0) + k, dtype=np.float32) for k in range(2)]
+        optimizer = make(moved)
+        for step in range(4):
+            set_gradients(moved[:2], 2 * step)
+            optimizer.step()
+            if step == 1 and change == "the order":
+                optimizer.param_groups[0]["params"].reverse()
+            elif step == 1:
+                optimizer.state[first], optimizer.state[second] = optimizer.state[second], optimizer.state[first]
+        return [p.numpy().copy() for p in moved]
+
+    found = trained_with_a_change()
+    monkeypatch.setattr(optimizer, "SMALL", -1)
+    assert same_bits(found, trained_with_a_change())
+
+
+def test_replaced_groups_leave_nothing_behind():
+    parameter = Parameter([1.0])
+    optimizer = Adam([parameter])
+    for _ in range(5):
+        parameter.grad = mg.ones(1)
+        optimizer.param_groups[0] = dict(optimizer.param_groups[0], lr=0.1)
+        optimizer.step()
+    assert len(optimizer._joined) <= 1
+
+
 def test_parameters_of_other_dtypes_and_ages_are_apart():
     first, second = Parameter(np.ones(3, np.float32)), Parameter(np.ones(3, np.float64))
     late = Parameter(np.ones(3, np.float32))
