@@ -166,8 +166,6 @@ def join_heads(*xs: Any) -> Any:
     if len(xs) == 1:
         joined = xs[0].swapaxes(1, 2)  # often in this order in memory already
     else:
-        joined = array_module(xs[0]).empty((batch, length, len(xs), heads, features), xs[0].dtype)
-        for part, x in enumerate(xs):
-            joined[:, :, part] = x.swapaxes(1, 2)
+        joined = array_module(xs[0]).stack([x.swapaxes(1, 2) for x in xs], axis=2)
     joined = joined.reshape(batch, length, len(xs) * heads * features)
     return joined, lambda g: split_heads(g, heads=heads, parts=len(xs))
