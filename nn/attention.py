@@ -163,9 +163,7 @@ def split_heads(x: Any, *, heads: int, parts: int) -> Any:
 def join_heads(*xs: Any) -> Any:
     """The opposite of `split_heads`: one or more (B, H, N, d) to (B, N, parts D)."""
     batch, heads, length, features = xs[0].shape
-    if len(xs) == 1:
-        joined = xs[0].swapaxes(1, 2)  # often in this order in memory already
-    else:
-        joined = array_module(xs[0]).stack([x.swapaxes(1, 2) for x in xs], axis=2)
+    turned = [x.swapaxes(1, 2) for x in xs]  # often in this order in memory already
+    joined = turned[0] if len(xs) == 1 else array_module(xs[0]).stack(turned, axis=2)
     joined = joined.reshape(batch, length, len(xs) * heads * features)
     return joined, lambda g: split_heads(g, heads=heads, parts=len(xs))
