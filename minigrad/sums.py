@@ -15,30 +15,28 @@ from minigrad.backend import Array, array_module
 
 def ones_like_row(x: Array, length: int) -> Array:
     """(length,) ones of x's dtype, only to be read: of NumPy's the same array again."""
-    return _filled(length, 1.0, x.dtype) if type(x) is np.ndarray else array_module(x).ones(length, x.dtype)
+    return _ones(length, x.dtype) if type(x) is np.ndarray else array_module(x).ones(length, x.dtype)
 
 
 def row_means(x: Array) -> Array:
-    """(..., n) to (...); of no numbers 0."""
-    length = x.shape[-1]
-    share = 1.0 / length if length else 0.0
-    return x @ (
-        _filled(length, share, x.dtype) if type(x) is np.ndarray else array_module(x).full(length, share, x.dtype)
-    )
-
-
-def _filled(length: int, value: float, dtype: np.dtype) -> np.ndarray:
-    return _kept(length, value, dtype) if length <= LONGEST_KEPT else np.full(length, value, dtype)
+    """(m, n) to (m,); of no numbers 0."""
+    means = x @ ones_like_row(x, x.shape[-1])
+    means /= max(1, x.shape[-1])
+    return means
 
 
 LONGEST_KEPT = 1 << 14  # of longer ones, making them is a small part of the work
 
 
+def _ones(length: int, dtype: np.dtype) -> np.ndarray:
+    return _kept_ones(length, dtype) if length <= LONGEST_KEPT else np.ones(length, dtype)
+
+
 @functools.lru_cache(maxsize=128)
-def _kept(length: int, value: float, dtype: np.dtype) -> np.ndarray:
-    filled = np.full(length, value, dtype)
-    filled.flags.writeable = False
-    return filled
+def _kept_ones(length: int, dtype: np.dtype) -> np.ndarray:
+    ones = np.ones(length, dtype)
+    ones.flags.writeable = False
+    return ones
 
 
 def row_dots(x: Array, y: Array) -> Array:

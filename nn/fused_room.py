@@ -14,10 +14,12 @@ import numpy as np
 from minigrad import op
 from minigrad.backend import array_module
 from minigrad.dividing import divide
+from minigrad.process import BLAS_TAKES_ONE_THREAD
 from minigrad.sums import sum_of_rows
 from nn.plain_room import plain_attention
 
-NS_OF_A_SCORE = 5.0  # nanoseconds that it takes forward, or backward, roughly
+# Nanoseconds that it takes forward, or backward, roughly; not divided where BLAS divides the products within.
+NS_OF_A_SCORE = 5.0 if BLAS_TAKES_ONE_THREAD else 0.0
 QUERIES = 64  # in a block; where a mask hides all of the last keys from one, they are left out
 SMALL_SCORE = 30.0  # whose exponential, and any sum of such, is far from the ends of float32's range
 

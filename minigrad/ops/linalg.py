@@ -81,7 +81,8 @@ def _sum_of_rows(x: Any) -> Any:
 
 
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
-    if type(x) is not np.ndarray or x.dtype != weight.dtype or is_16_bit(x.dtype):
+    alike = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
+    if type(x) is not np.ndarray or not alike or is_16_bit(x.dtype):
         value = _product(x, swapaxes(weight, 0, 1))
         return value if bias is None else value + bias
     value = np.empty((*x.shape[:-1], weight.shape[0]), x.dtype)

@@ -8,6 +8,7 @@ import pytest
 
 import minigrad as mg
 import nn.functional as F
+from nn import fused_room
 from nn.rooms import ROOMS
 from tests.cupy_standin import installed
 from tests.kernels.emulator.compiled import needs_compiler
@@ -47,7 +48,9 @@ def attend(options):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES)
-def test_rooms_give_the_same(case, dtype):
+@pytest.mark.parametrize("queries", [64, 2])  # in a block of the fused room: all of them in one, and few
+def test_rooms_give_the_same(case, dtype, queries, monkeypatch):
+    monkeypatch.setattr(fused_room, "QUERIES", queries)
     arrays = draw((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6), dtype=dtype)
     (weights,) = draw((2, 3, 5, 6), seed=1)
     with F.attention_room("plain"):
