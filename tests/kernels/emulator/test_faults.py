@@ -204,7 +204,10 @@ print(x)
 
 
 def interrupted(*args):
-    """What a process prints, and its status, that is interrupted once a kernel of it runs."""
+    """What a process prints, and its status, that is interrupted once a kernel of it runs.
+
+    A line that the kernel is printing then may be torn, and what comes after it be on the same line.
+    """
     command = [sys.executable, "-c", INTERRUPTED, *args]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -218,12 +221,11 @@ def interrupted(*args):
 @pytest.mark.parametrize("name", ["waits", "meets", "prints"])
 def test_a_kernel_that_never_ends_can_be_interrupted(name):
     printed, status = interrupted("main", name)
-    assert printed.replace("runs\n", "") == "KeyboardInterrupt\n[1 1]\n" and status == 0
+    assert printed.endswith("KeyboardInterrupt\n[1 1]\n") and "interrupted" not in printed and status == 0
 
 
 @pytest.mark.parametrize("name", ["waits", "prints"])
 def test_a_kernel_of_another_thread_can_be_interrupted(name):
     printed, status = interrupted("thread", name)
-    first, *others = printed.replace("runs\n", "").splitlines()
-    assert re.fullmatch(rf"{name}: thread \([01],0,0\) of block \(0,0,0\): interrupted", first)
-    assert others == ["KeyboardInterrupt", "[1 1]"] and status == 0
+    error = rf"{name}: thread \([01],0,0\) of block \(0,0,0\): interrupted\n"
+    assert re.search(error + r"KeyboardInterrupt\n\[1 1\]\n$", printed) and status == 0
