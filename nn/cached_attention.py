@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 import nn.functional as F
 from minigrad import Tensor
 from minigrad.backend import array_module, on_device_of
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.sums import ones_like_row
 from nn.attention import MultiHeadAttention, split_heads
-from nn.fused_room import SMALL_SCORE
+from nn.fused_room import are_small, subtracted
 
 
 class CachedLinear:
@@ -119,10 +117,10 @@ def mixture_for_one_query(query: Any, keys: Any, values: Any, visible: Any = Non
     library, dtype = array_module(query), query.dtype
     scaled = query * dtype.type(1.0 / math.sqrt(query.shape[-1]))
     weights = library.matmul(scaled[:, :, None], keys.swapaxes(-1, -2))[:, :, 0]  # (B, H, N), the scores at first
-    if not _are_small(weights):
+    if not are_small(weights):
         if visible is not None:
             weights = library.where(visible, weights, -math.inf)
-        weights -= library.maximum(weights.max(axis=-1, keepdims=True), np.finfo(dtype).min)
+        weights -= subtracted(weights.max(axis=-1, keepdims=True))
     library.exp(weights, out=weights)
     if visible is not None:
         weights *= visible
@@ -132,10 +130,3 @@ def mixture_for_one_query(query: Any, keys: Any, values: Any, visible: Any = Non
     mixed = library.matmul(weights[:, :, None], values)[:, :, 0]  # (B, H, d)
     mixed /= total[..., None]
     return mixed
-
-
-def _are_small(scores: Any) -> bool:
-    """Whether no exponential can overflow, or vanish; a GPU is not asked, since that means to wait for it."""
-    if type(scores) is not np.ndarray or not scores.size:
-        return False
-    return bool(scores.min() >= -SMALL_SCORE and scores.max() <= SMALL_SCORE)

@@ -56,11 +56,11 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
             its_bias, its_ceiling, its_kept = [block.of_scores(part(x)) for x in (bias, ceiling, kept)]
             if its_bias is not None:
                 scores += _transposed(its_bias)
-            small = library is np and _are_small(scores)
+            small = are_small(scores)
             if its_ceiling is not None:
                 library.fmin(scores, _transposed(its_ceiling), out=scores)  # -inf where hidden, over NaN too
             if not small:
-                scores -= _subtracted(scores)
+                scores -= subtracted(_column_maximum(scores))
             weights = library.exp(scores, out=scores)
             total = sum_of_rows(weights)  # (..., N_q)
             total += total == 0  # nothing visible: 0 / 1
@@ -175,20 +175,21 @@ def _dropped(transposed: Any, kept: Any) -> Any:
     return transposed if kept is None else transposed * _transposed(kept)
 
 
-def _are_small(scores: Any) -> bool:
-    """Whether all are, hidden ones included; a look at them takes less time than what it saves."""
-    return scores.size == 0 or bool(
-        np.minimum.reduce(scores, axis=None) >= -SMALL_SCORE and np.maximum.reduce(scores, axis=None) <= SMALL_SCORE
-    )
+def are_small(scores: Any) -> bool:
+    """Whether all are, hidden ones included; a look at them takes less time than what it saves, but on a GPU."""
+    if type(scores) is not np.ndarray:
+        return False
+    least, most = [extreme.reduce(scores, axis=None, initial=0.0) for extreme in (np.minimum, np.maximum)]
+    return bool(least >= -SMALL_SCORE and most <= SMALL_SCORE)
 
 
-def _subtracted(scores: Any) -> Any:
-    """(..., N_k, N_q) to (..., 1, N_q): each query's largest visible score, but 0 if that is small.
+def subtracted(largest: Any) -> Any:
+    """What is subtracted from the scores of each query, given its largest visible one: 0 if that is small.
 
     So a query's result is the same to the bit whether or not all scores are small, of which some are hidden from it.
     """
-    library = array_module(scores)
-    largest = library.maximum(_column_maximum(scores), np.finfo(scores.dtype).min)  # finite for a column of -inf alone
+    library = array_module(largest)
+    largest = library.maximum(largest, np.finfo(largest.dtype).min)  # finite where nothing is visible
     return library.where(library.abs(largest) <= SMALL_SCORE, 0, largest)
 
 

@@ -67,6 +67,19 @@ def test_queries_attend_to_a_memory_as_in_the_layer(dtype, bias, scale):
         assert_close(cached(x[rows, 1]), expected[rows, 1], tolerance)
 
 
+def test_what_is_hidden_and_other_rows_change_no_bit():
+    layer, x, memory = layer_and_vectors("float32", True, 1.0)
+    mask = np.ones((B, 1, 1, N_K), bool)
+    mask[:, :, :, 1] = False
+    mask = mg.Tensor(mask, device=x.device)
+    with mg.no_grad():
+        expected = CachedAttention(layer, memory, mask)(x[:, 0]).numpy()
+        memory[0, 1] = memory[0, 1] * 1e4
+        memory[2] = memory[2] * 1e4
+        found = CachedAttention(layer, memory, mask)(x[:, 0]).numpy()
+    np.testing.assert_array_equal(found[:2], expected[:2])
+
+
 def test_what_is_hidden_may_be_much_larger():
     """So large that what is seen would vanish beside it."""
     layer, x, memory = layer_and_vectors("float64", True, 1.0)
