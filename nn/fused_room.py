@@ -44,11 +44,14 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
     p = [library.empty((*leading, block.n_k, block.n_q), query.dtype) for block in blocks]
     output = library.empty_like(query, shape=(*query.shape[:-1], value.shape[-1]))  # (..., N_q, E)
     ceiling = None if visible is None else library.where(visible, query.dtype.type(math.inf), -math.inf)
-    entries = leading[0] if leading else 1
-    ns = NS_OF_A_SCORE * math.prod(leading[1:]) * sum([block.n_k * block.n_q for block in blocks])
+    entries = max(leading, default=1)  # along one axis, the batch or the heads, the work is divided
+    axis = leading.index(entries) if leading else 0
+    scores_of_entry = math.prod((*leading[:axis], *leading[axis + 1 :])) * sum(
+        [block.n_k * block.n_q for block in blocks]
+    )
 
     def forward(start: int, stop: int) -> None:
-        part = _Part(leading, start, stop)
+        part = _Part(leading, axis, start, stop)
         library.multiply(part(query), scale, out=part(scaled))
         for block, its_p in zip(blocks, p, strict=True):
             keys, queries = block.keys, block.queries
@@ -67,7 +70,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
             weights /= total[..., None, :]
             library.matmul(_transposed(_dropped(weights, its_kept)), part(value)[keys], out=part(output)[queries])
 
-    divide(query, entries, ns, forward)
+    divide(query, entries, NS_OF_A_SCORE * scores_of_entry, forward)
     has_bias = bias is not None
 
     def pullback(g: Any) -> tuple[Any, ...]:
@@ -75,7 +78,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
         d_bias = library.zeros((*leading, n_q, n_k), g.dtype) if has_bias else None
 
         def backward(start: int, stop: int) -> None:
-            part = _Part(leading, start, stop)
+            part = _Part(leading, axis, start, stop)
             d_output = part(g)  # (..., N_q, E)
             d_k, d_v = [_Sum(library, part(x)) for x in (d_key, d_value)]
             for block, its_p in reversed(list(zip(blocks, p, strict=True))):
@@ -92,7 +95,7 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
                 if has_bias:
                     part(d_bias)[(..., queries[1], keys[1])] = _transposed(d_scores)
 
-        divide(query, entries, ns, backward)
+        divide(query, entries, NS_OF_A_SCORE * scores_of_entry, backward)
         d_query *= scale
         return d_query, d_key, d_value, d_bias, None, None
 
@@ -103,13 +106,14 @@ def fused_attention(query: Any, key: Any, value: Any, bias: Any, visible: Any, k
 
 
 class _Part:
-    """Takes the entries from `start` to below `stop` along the first of the leading axes, of arrays that have it."""
+    """Takes the entries from `start` to below `stop` along a leading axis, of arrays that have it."""
 
-    def __init__(self, leading: tuple[int, ...], start: int, stop: int) -> None:
-        self._axes, self._slice = len(leading) + 2 if leading else math.inf, slice(start, stop)
+    def __init__(self, leading: tuple[int, ...], axis: int, start: int, stop: int) -> None:
+        self._ndim, self._axis = len(leading) + 2 if leading else math.inf, axis
+        self._key = (*[slice(None)] * axis, slice(start, stop))
 
     def __call__(self, x: Any) -> Any:
-        return x if x is None or x.ndim < self._axes or x.shape[0] == 1 else x[self._slice]
+        return x if x is None or x.ndim < self._ndim or x.shape[self._axis] == 1 else x[self._key]
 
 
 class _Block:

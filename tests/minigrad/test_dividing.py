@@ -118,6 +118,7 @@ OPERATIONS = {
     "layer_norm": (lambda x, w, b: F.layer_norm(x, 6, w, b), [(5, 7, 6), (6,), (6,)]),
     "gelu": (F.gelu, [(5, 7)]),
     "gelu by tanh": (lambda x: F.gelu(x, approximate="tanh"), [(5, 7)]),
+    "attention of one example": (F.scaled_dot_product_attention, [*[(1, 5, 6, 4)] * 3, (1, 1, 6, 6)]),
     "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [(5, 2, 6, 4)] * 3),
     "attention with a bias for each": (F.scaled_dot_product_attention, [*[(5, 2, 6, 4)] * 3, (5, 2, 6, 6)]),
     "attention with one bias": (F.scaled_dot_product_attention, [*[(5, 2, 6, 4)] * 3, (6, 6)]),
@@ -168,7 +169,7 @@ def test_a_step_of_an_optimizer_gives_the_same_bits(everything_divided, monkeypa
 def test_operations_are_really_divided(everything_divided, monkeypatch):
     divided = []
     monkeypatch.setattr(dividing, "run_at_once", lambda calls: divided.append(len(calls)) or [call() for call in calls])
-    for function, shapes in itertools.islice(OPERATIONS.values(), 6):
+    for function, shapes in itertools.islice(OPERATIONS.values(), 7):
         divided.clear()
         with_gradients(function, [draw(*shape) for shape in shapes])
         assert divided and set(divided) == {3}, function
