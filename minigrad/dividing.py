@@ -1,8 +1,8 @@
 """Large work on arrays, divided: an operation does its rows in parts, each in a thread of its own at the same time.
 
 NumPy computes in one thread, but for products, which its BLAS may divide; that waits for work by spinning, which slows
-whatever the other threads do. So `minigrad.process` puts BLAS on one thread, and operations divide products and all
-else themselves, where that is worth a thread's start.
+whatever the other threads do. So `minigrad.process` puts BLAS on one thread, and operations divide products of two
+matrices, attention, layer norm, GELU and an optimizer's step themselves, where that is worth a thread's start.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def blas_threads() -> int | None:
 
 
 def put_blas_on_one_thread() -> None:
-    """Have each product of NumPy's BLAS take one thread: large ones are divided by `minigrad.dividing`, as all else is.
+    """Have each product of NumPy's BLAS take one thread: large ones of matrices are divided by `minigrad.dividing`.
 
     BLAS's own threads wait for the next product by spinning, for 20 milliseconds and more: in that time they slow
     whatever other threads do. It is called when minigrad is imported, and reaches the OpenBLAS that NumPy brings or was

@@ -128,7 +128,7 @@ class Training:
 
 
 def build(workload: Workload, threads: int) -> Callable[[], mg.Tensor]:
-    """One step: a function that returns the loss. NumPy's BLAS takes as many threads as there are cores."""
+    """One step: a function that returns the loss. Operations take as many threads as there are cores."""
     return Training(workload).step
 
 

@@ -1,4 +1,4 @@
-"""Settings of the process: freed memory stays, in all threads; BLAS takes one thread in a block. Both can be off."""
+"""Settings of the process: freed memory stays, in all threads; BLAS takes one thread. Both can be off."""
 
 import os
 import subprocess

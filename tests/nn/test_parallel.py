@@ -414,7 +414,7 @@ def test_parts_within_parts():
         outer(np.arange(4))
 
 
-@pytest.mark.parametrize("threads", [0, -1, 129, 2.0, "2", None])
+@pytest.mark.parametrize("threads", [0, -1, 129, 2.0, True, "2", None])
 def test_threads_without_sense(threads):
     with pytest.raises(ValueError, match=f"^ParallelLoss: threads must be an integer from 1 to 128, got {threads!r}$"):
         nn.ParallelLoss(lambda x: x, threads)
