@@ -37,10 +37,12 @@ class ParallelLoss:
     masks with another number of threads.
 
     On two cores it is a few percent faster than operations that are divided (`mg.set_num_threads`) where a step takes
-    some 100 ms or more, and slower where it takes a few. The loss is differentiated once, as the graphs of its parts are
-    freed then: RuntimeError for a second time, with retain_graph=True too, and for create_graph=True. Within `loss_and_count`
-    there are gradients of gradients as everywhere; hooks of what is made there see the part's gradient. While somebody
-    watches (`mg.tracing`, `mg.detect_anomaly`, `mg.profile`) one thread does all the work.
+    some 100 ms or more, and slower where it takes a few.
+
+    The loss is differentiated once, as the graphs of its parts are freed then: RuntimeError for a second time, with
+    retain_graph=True too, and for create_graph=True. Within `loss_and_count` there are gradients of gradients as
+    everywhere; hooks of what is made there see the part's gradient. While somebody watches (`mg.tracing`,
+    `mg.detect_anomaly`, `mg.profile`) one thread does all the work.
 
     Args:
         loss_and_count: takes a part of each argument of a call; returns (loss, count): a floating Tensor without axes,
