@@ -23,7 +23,7 @@ from minigrad.backend import Array, DeviceError, array_module, device_of, is_arr
 from minigrad.dtypes import is_floating
 from minigrad.grad_mode import GradMode
 from minigrad.operation import Node, computed, needed, wrapped
-from minigrad.tensor import Tensor
+from minigrad.tensor import Memory, Tensor
 from minigrad.watchers import is_watched, tell
 
 # ---- the walk --------------------------------------------------------------------------------------------------------
@@ -48,12 +48,12 @@ def backward(
     gradients, owned, _ = _walk([output], [seed], None, retain_graph, create_graph)
     sums = []
     with GradMode(create_graph):
-        for leaf in gradients:
-            owned_alone = leaf in owned or _is_alone(gradients, leaf)
-            mine = _own(_hooked(leaf, gradients[leaf]), owned_alone)
-            sums.append(mine if leaf.grad is None else leaf.grad + mine)
+        for leaf in gradients:  # no name for its gradient: `_is_alone` counts who refers to it
+            alone = leaf in owned or _is_alone(gradients, leaf)
+            mine = _own(_hooked(leaf, gradients[leaf]), alone)
+            sums.append(mine if leaf._grad is None else leaf._grad + mine)
     for leaf, total in zip(gradients, sums, strict=True):  # after an error none has been reached
-        leaf.grad = total
+        leaf._grad = total
 
 
 def grad(
@@ -184,9 +184,9 @@ def _walk(
                     continue
                 # What nearly always is to be done is done here: small chains spend a tenth of their time in a call.
                 held = gradients.get(target)
-                like = target if held is None else held
+                like = held if held is not None else target if type(target) is Node else target._data
                 fits = type(result) is ndarray and result.dtype is like.dtype and result.shape == like.shape
-                if held is None and fits and like.device == "cpu":
+                if fits and held is None and like.device == "cpu":
                     gradients[target] = result
                 elif fits and target in owned:
                     held += result
@@ -213,7 +213,8 @@ def _nodes_to_walk(outputs: Sequence[Tensor], wanted: set[Any] | None, stops: fr
                 leading.add(node)
         nodes = [node for node in nodes if node in leading]
     for node in nodes:
-        _check(node)
+        if node.pullbacks is None or Memory.latest > node.serial:
+            _check(node)
     return nodes
 
 
@@ -224,10 +225,7 @@ def _check(node: Node) -> None:
             f"{node.operation.name}: this part of the graph was freed by an earlier backward; "
             "give that one retain_graph=True to walk it twice"
         )
-    version = 0
-    for memory in node.memories:
-        version += memory.version
-    if version != node.version:
+    if any([memory.version > node.serial for memory in node.memories]):
         raise RuntimeError(
             f"{node.operation.name}: an input or the value (of shape {node.shape}) was changed in place after the "
             "operation, so its gradient would be wrong; change a copy instead, or change it before"

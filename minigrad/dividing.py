@@ -74,6 +74,11 @@ def undivided() -> Iterator[None]:
         _thread.divides = former
 
 
+def is_worth_dividing(nanoseconds: float) -> bool:
+    """Whether `divide` may divide work that takes so long in all; where not, the work itself costs less than a call."""
+    return nanoseconds >= 2 * LEAST_WORK
+
+
 def divide(like: Array, rows: int, nanoseconds: float, work: Work) -> None:
     """work(0, rows), in parts at once if it is large and on a CPU.
 
@@ -84,7 +89,7 @@ def divide(like: Array, rows: int, nanoseconds: float, work: Work) -> None:
         work: must give the same whichever parts it is called for.
     """
     total = rows * nanoseconds
-    if total < 2 * LEAST_WORK or rows < 2 or _count < 2 or not _thread.divides or type(like) is not np.ndarray:
+    if not is_worth_dividing(total) or rows < 2 or _count < 2 or not _thread.divides or type(like) is not np.ndarray:
         work(0, rows)
         return
     parts = min(_count, rows, int(total / LEAST_WORK))

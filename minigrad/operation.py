@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from minigrad.grad_mode import mode
 from minigrad.hooks import Hooks
 from minigrad.promotion import promoted
 from minigrad.scalars import in_short
-from minigrad.tensor import Memory, Tensor
+from minigrad.tensor import Memory, Tensor, next_serial
 
 _new = object.__new__
 _FLOAT32 = np.dtype(np.float32)
@@ -134,8 +133,10 @@ def _callable(operation: Operation) -> Callable[..., Any]:
                     needs_grad = True
             else:
                 arrays.append(x)
-                absent = absent or x is None
-                uniform = uniform and (x is None or type(x) is float or type(x) is int)
+                if x is None:
+                    absent = True
+                elif type(x) is not float and type(x) is not int:
+                    uniform = False
         if dtype is None:  # no Tensor
             return _checked(operation, body(*operands, **options))[0]
         if absent:
@@ -147,8 +148,7 @@ def _callable(operation: Operation) -> Callable[..., Any]:
             watchers.tell("calling", operation)
         try:
             if uniform:
-                result = body(*arrays, **options)
-                value, pullbacks = _checked(operation, result)
+                value, pullbacks = _checked(operation, body(*arrays, **options))
             else:
                 operands = tuple([x if isinstance(x, Tensor) else _constant(operation, x) for x in operands])
                 arrays = [x._data if isinstance(x, Tensor) else x for x in operands]
@@ -245,8 +245,6 @@ def _checked(operation: Operation, result: Any) -> tuple[Any, Any]:
 
 # ---- the record ------------------------------------------------------------------------------------------------------
 
-next_serial = itertools.count().__next__
-
 
 class Node:
     """How one value was made. It refers to its inputs' nodes, to leaves and to constants; arrays live in the pullbacks.
@@ -256,11 +254,11 @@ class Node:
         inputs: one per positional input: its Node, or the leaf or constant itself.
         targets: one per input: the Node or leaf Tensor that its gradient goes to, None if it needs none.
         pullbacks: one per input, None for one that needs no gradient, or one function for all; None once freed.
-        serial: nodes are numbered as they are made, so a node's number is above those of its inputs' nodes.
+        serial: nodes are numbered as they are made, so a node's number is above those of its inputs' nodes; and writes
+            over values with them, so it is below those of later ones.
         shape, dtype, device: the value's (of a tuple's node only the shape, the first value's).
         value: a weak reference to the value: call it for the Tensor, or None if that is gone.
-        memories, version: of the inputs and the value, and the sum of their versions then. Versions only grow, so it
-            is the same if and only if none was written over since.
+        memories: of the inputs and the value: none may have been written over since.
         part: for one value of a tuple: its place; its only target is then the tuple's node.
         parts: for a tuple's node: the values' (shape, dtype).
         hooks: what is to see the gradient of the value, or None.
@@ -269,7 +267,7 @@ class Node:
 
     __slots__ = (
         "__weakref__", "device", "dtype", "hooks", "inputs", "memories", "operation", "options", "origin", "part",
-        "parts", "pullbacks", "serial", "shape", "targets", "value", "version",
+        "parts", "pullbacks", "serial", "shape", "targets", "value",
     )  # fmt: skip
 
     operation: Operation
@@ -284,7 +282,6 @@ class Node:
     dtype: np.dtype
     device: str
     memories: list[Memory]
-    version: int
     value: Callable[[], Tensor | None]
     hooks: Hooks | None
     origin: Any
@@ -298,22 +295,19 @@ class Node:
 
 def _node(operation: Operation, options: dict[str, Any], inputs: Sequence[Any], pullbacks: Any) -> Node:
     sources, memories = [], []
-    version = 0
     all_needed = True
     for x in inputs:
         if isinstance(x, Tensor):
-            memory = x._memory or x.memory
-            memories.append(memory)
-            version += memory.version
+            memories.append(x._memory or x.memory)
             sources.append(x.node or x)
-            all_needed = all_needed and x._requires_grad
+            if not x._requires_grad:
+                all_needed = False
         else:
             sources.append(x)
             all_needed = False
     node: Node = _new(Node)
     node.serial = next_serial()
-    node.operation, node.options = operation, options
-    node.memories, node.version = memories, version
+    node.operation, node.options, node.memories = operation, options, memories
     node.inputs = node.targets = sources
     if all_needed and type(pullbacks) is tuple and len(pullbacks) == len(sources):
         node.pullbacks = pullbacks
@@ -342,11 +336,10 @@ def needed(operation: Operation, pullbacks: Any, targets: Sequence[Any]) -> Any:
 
 def _attach(node: Node, tensor: Tensor) -> None:
     """Make the node the maker of this value."""
-    data, memory = tensor._data, tensor._memory or tensor.memory
+    data = tensor._data
     node.shape, node.dtype = data.shape, data.dtype
     node.device = "cpu" if type(data) is ndarray else device_of(data)
-    node.memories.append(memory)
-    node.version += memory.version
+    node.memories.append(tensor._memory or tensor.memory)
     node.value = weakref.ref(tensor)
     tensor.node, tensor._requires_grad = node, True
 
@@ -363,7 +356,6 @@ def _several(
         whole.shape = values[0].shape
         for place, value in enumerate(values):
             whole.memories.append(value.memory)
-            whole.version += value.memory.version
             if is_floating(value.dtype):
                 part = _node(operation, _NO_OPTIONS, (), ())
                 part.inputs = part.targets = [whole]
@@ -387,8 +379,12 @@ def wrapped(value: Array, inputs: Sequence[Any]) -> Tensor:
     return Tensor._of(value)
 
 
-def _overlap(a: Array, b: Array) -> bool:
-    return type(a) is type(b) and array_module(a).may_share_memory(a, b)
+def _overlap(view: Array, x: Array) -> bool:
+    """Whether they may be of one memory: NumPy's if one array owns the memory of both, which is the faster question."""
+    owner, other = view.base, x if x.base is None else x.base
+    if type(owner) is type(other) is ndarray and owner.base is other.base is None:
+        return owner is other
+    return type(view) is type(x) and array_module(x).may_share_memory(view, x)
 
 
 def _constant(operation: Operation, operand: Any) -> Any:

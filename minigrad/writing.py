@@ -123,7 +123,7 @@ class Writing:
 
     def _written(self) -> None:
         """Tell the graphs that hold these values that they were written over. An optimizer says it after each step."""
-        self.memory.version += 1
+        self.memory.written()
 
     def _write(self, what: str, key: Any, value: Any) -> Self:
         """Write into the elements that `key` names; `what` is the caller's name in error messages."""

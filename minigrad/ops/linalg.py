@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.autocast import in_16_bits
 from minigrad.bfloat import takes_bfloat16
-from minigrad.dividing import divide
+from minigrad.dividing import divide, is_worth_dividing
 from minigrad.dtypes import is_16_bit, is_bfloat16
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import astype
@@ -64,30 +64,32 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
             f"linear: x of shape {x.shape} and weight of shape {weight.shape} do not fit; "
             "x is (..., in), weight (out, in)"
         )
-    if bias is not None and bias.shape not in ((weight.shape[0],), (1,), ()):
+    if bias is not None and bias.shape != weight.shape[:1] and bias.shape not in ((1,), ()):
         raise ValueError(
             f"linear: bias of shape {bias.shape} does not fit weight of shape {weight.shape}, which is (out, in); "
             "it must be (out,)"
         )
-    return _affine(x, weight, bias), (
+    rows = _rows(x)
+    return _affine(x, rows, weight, bias), (
         lambda g: _product(g, weight),
-        lambda g: times(_rows(g).T, _rows(x)),
+        lambda g: times(_rows(g).T, rows),
         lambda g: _sum_of_rows(_rows(g)),
     )
 
 
-def _sum_of_rows(x: Any) -> Any:
-    return sum_of_rows(x) if type(x) is np.ndarray and not is_16_bit(x.dtype) else sum(x, axis=0)
-
-
-def _affine(x: Any, weight: Any, bias: Any) -> Any:
-    alike = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
-    if type(x) is not np.ndarray or not alike or is_16_bit(x.dtype):
+def _affine(x: Any, rows: Any, weight: Any, bias: Any) -> Any:
+    """x Wᵀ + b, of which x are the rows."""
+    alike = bias is None or bias.dtype is x.dtype
+    if not alike or not _are_for_blas(rows, weight):
         value = _product(x, swapaxes(weight, 0, 1))
         return value if bias is None else value + bias
     value = np.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
-    _divided_product(_rows(x), weight.T, bias, out=_rows(value))
+    _multiply(rows, weight.T, bias, _rows(value))
     return value
+
+
+def _sum_of_rows(x: Any) -> Any:
+    return sum_of_rows(x) if type(x) is np.ndarray and not is_16_bit(x.dtype) else sum(x, axis=0)
 
 
 def outer(x: Any, y: Any) -> Any:
@@ -124,27 +126,40 @@ def times(x: Any, y: Any) -> Any:
     """x @ y. NumPy's 16 bits go by way of float32: it would add them up without BLAS, 40 times slower, bfloat16 in
     bfloat16. So do batches of bfloat16 on a GPU, which CuPy 14 has no product for.
     """
-    if type(x) is np.ndarray and x.dtype == y.dtype and x.ndim == y.ndim == 2 and not is_16_bit(x.dtype):
-        return _divided_product(x, y, None, np.empty((x.shape[0], y.shape[1]), x.dtype))
+    if _are_for_blas(x, y):
+        value = np.empty((*x.shape[:-1], y.shape[-1]), x.dtype)
+        _multiply(x, y, None, value)
+        return value
     if (type(x) is np.ndarray and is_16_bit(x.dtype)) or (is_bfloat16(x.dtype) and max(x.ndim, y.ndim) > 2):
-        return astype(astype(x, dtype=np.float32) @ astype(y, dtype=np.float32), dtype=x.dtype)
+        return astype(times(astype(x, dtype=np.float32), astype(y, dtype=np.float32)), dtype=x.dtype)
     return x @ y
+
+
+def _are_for_blas(x: Any, y: Any) -> bool:
+    """Whether they are two matrices of NumPy's, or as many, of one dtype that BLAS multiplies."""
+    alike = type(x) is np.ndarray and x.dtype is y.dtype and x.ndim == y.ndim and x.dtype.char in "fd"
+    return alike and (x.ndim == 2 or (x.ndim > 2 and x.shape[:-2] == y.shape[:-2]))
 
 
 # For each byte of the numbers: 50 billion multiplications of float32 a second and core. BLAS's own threads do it all.
 NS_OF_A_PRODUCT = 0.005 if BLAS_TAKES_ONE_THREAD else 0.0
 
 
-def _divided_product(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.ndarray) -> np.ndarray:
-    """x @ y + bias of matrices (n, k) and (k, m) of one dtype and (m,) or None; rows of x in parts at once."""
+def _multiply(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.ndarray) -> None:
+    """Writes x @ y + bias of (..., n, k), (..., k, m) and (m,) or None: rows, or matrices, in parts at once."""
+    nanoseconds = NS_OF_A_PRODUCT * x.itemsize * x.size * y.shape[-1]
+    if x.ndim == 2 and not is_worth_dividing(nanoseconds):
+        x.dot(y, out)  # which costs half of what `matmul` does before its first number
+        if bias is not None:
+            out += bias
+        return
 
     def work(start: int, stop: int) -> None:
-        part = np.matmul(x[start:stop], y, out=out[start:stop])
+        part = np.matmul(x[start:stop], y if y.ndim == 2 else y[start:stop], out=out[start:stop])
         if bias is not None:
             part += bias
 
-    divide(x, x.shape[0], NS_OF_A_PRODUCT * x.itemsize * y.size, work)
-    return out
+    divide(x, x.shape[0], nanoseconds / max(1, x.shape[0]), work)
 
 
 def _rows(x: Any) -> Any:

@@ -115,6 +115,7 @@ def draw(*shape):
 OPERATIONS = {
     "linear": (lambda x, w, b: F.linear(x, w, b), [(5, 7, 4), (6, 4), (6,)]),
     "matmul": (lambda x, y: x @ y, [(7, 4), (4, 5)]),
+    "matmul of batches": (lambda x, y: x @ y, [(5, 2, 3, 4), (5, 2, 4, 6)]),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, 6, w, b), [(5, 7, 6), (6,), (6,)]),
     "gelu": (F.gelu, [(5, 7)]),
     "gelu by tanh": (lambda x: F.gelu(x, approximate="tanh"), [(5, 7)]),
@@ -149,6 +150,15 @@ def test_operations_give_the_same(name, dtype, tolerance, everything_divided):
         assert_close(mine, its, tolerance)
 
 
+def test_products_of_16_bits_are_divided_as_those_of_float32(everything_divided, monkeypatch):
+    divided = []
+    run_at_once = dividing.run_at_once
+    monkeypatch.setattr(dividing, "run_at_once", lambda calls: divided.append(len(calls)) or run_at_once(calls))
+    x, y = draw(7, 4).astype(np.float16), draw(4, 5).astype(np.float16)
+    assert_close((mg.Tensor(x) @ mg.Tensor(y)).numpy(), x.astype(float) @ y.astype(float), 1e-3)
+    assert divided == [3]
+
+
 def test_a_step_of_an_optimizer_gives_the_same_bits(everything_divided, monkeypatch):
     monkeypatch.setattr(pieces, "PART", 10)
 
@@ -169,7 +179,7 @@ def test_a_step_of_an_optimizer_gives_the_same_bits(everything_divided, monkeypa
 def test_operations_are_really_divided(everything_divided, monkeypatch):
     divided = []
     monkeypatch.setattr(dividing, "run_at_once", lambda calls: divided.append(len(calls)) or [call() for call in calls])
-    for function, shapes in itertools.islice(OPERATIONS.values(), 7):
+    for function, shapes in itertools.islice(OPERATIONS.values(), 8):
         divided.clear()
         with_gradients(function, [draw(*shape) for shape in shapes])
         assert divided and set(divided) == {3}, function
