@@ -1,8 +1,8 @@
 """Large work on arrays, divided: an operation does its rows in parts, each in a thread of its own at the same time.
 
 NumPy computes in one thread, but for products, which its BLAS may divide; that waits for work by spinning, which slows
-whatever the other threads do. So `minigrad.process` puts BLAS on one thread, and operations divide products of two
-matrices, attention, layer norm, GELU and an optimizer's step themselves, where that is worth a thread's start.
+whatever the other threads do. So `minigrad.process` puts BLAS on one thread, and operations divide products of matrices,
+attention, norms, GELU and an optimizer's step themselves, where that is worth a thread's start.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import itertools
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,12 +47,24 @@ def set_num_threads(number: int) -> None:
 
 
 def _default() -> int:
-    for name in ("MINIGRAD_NUM_THREADS", "OMP_NUM_THREADS"):
-        given = os.environ.get(name, "")
-        if given.isdecimal() and int(given) > 0:
-            return min(int(given), MOST_THREADS)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_THREADS)
+    given = os.environ.get("MINIGRAD_NUM_THREADS", "")
+    number = _number(given)
+    if number is not None:
+        return number
+    number = _number(os.environ.get("OMP_NUM_THREADS", "")) or min(cores, MOST_THREADS)
+    if given:
+        warnings.warn(
+            f"MINIGRAD_NUM_THREADS={given!r} is passed over: it must be an integer of 1 or more. Operations divide large "
+            f"work into {number} instead, as without it",
+            stacklevel=2,
+        )
+    return number
+
+
+def _number(text: str) -> int | None:
+    """Of threads, if that is what the text says. OMP_NUM_THREADS may also be a list, such as "4,2"."""
+    return min(int(text), MOST_THREADS) if text.isdecimal() and int(text) > 0 else None
 
 
 _count = _default()

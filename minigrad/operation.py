@@ -339,7 +339,9 @@ def _attach(node: Node, tensor: Tensor) -> None:
     data = tensor._data
     node.shape, node.dtype = data.shape, data.dtype
     node.device = "cpu" if type(data) is ndarray else device_of(data)
-    node.memories.append(tensor._memory or tensor.memory)
+    if tensor._memory is None:
+        tensor._memory = Memory()  # nobody else has this tensor yet
+    node.memories.append(tensor._memory)
     node.value = weakref.ref(tensor)
     tensor.node, tensor._requires_grad = node, True
 
