@@ -22,8 +22,9 @@ from minigrad import ops
 from minigrad.backend import Array, DeviceError, array_module, device_of, is_array, on_device_of
 from minigrad.dtypes import is_floating
 from minigrad.grad_mode import GradMode
+from minigrad.memory import Memory
 from minigrad.operation import Node, computed, needed, wrapped
-from minigrad.tensor import Memory, Tensor
+from minigrad.tensor import Tensor
 from minigrad.watchers import is_watched, tell
 
 # ---- the walk --------------------------------------------------------------------------------------------------------

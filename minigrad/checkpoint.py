@@ -17,9 +17,10 @@ from minigrad.bfloat import takes_bfloat16
 from minigrad.dtypes import finfo, is_floating
 from minigrad.factories import zeros
 from minigrad.grad_mode import GradMode, is_grad_enabled
+from minigrad.memory import Memory
 from minigrad.operation import Node, Operation, op
 from minigrad.random import replayed, stream_position
-from minigrad.tensor import Memory, Tensor
+from minigrad.tensor import Tensor
 from minigrad.watchers import Watcher, watching
 
 GOLDEN_RATIO = 0.5 * (math.sqrt(5.0) - 1.0)

@@ -26,9 +26,10 @@ from minigrad.calling import bound
 from minigrad.dtypes import is_floating, is_numeric
 from minigrad.grad_mode import mode
 from minigrad.hooks import Hooks
+from minigrad.memory import Memory, next_serial
 from minigrad.promotion import promoted
 from minigrad.scalars import in_short
-from minigrad.tensor import Memory, Tensor, next_serial
+from minigrad.tensor import Tensor
 
 _new = object.__new__
 _FLOAT32 = np.dtype(np.float32)

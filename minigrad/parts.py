@@ -18,9 +18,10 @@ from minigrad.autograd import gradients_between, restored
 from minigrad.bfloat import takes_bfloat16
 from minigrad.checkpoint import graph_ends
 from minigrad.dividing import undivided
+from minigrad.memory import next_serial
 from minigrad.operation import Node, op
 from minigrad.random import next_key, replayed
-from minigrad.tensor import Tensor, next_serial
+from minigrad.tensor import Tensor
 from minigrad.threads import as_in_this_thread, run_at_once
 from minigrad.watchers import is_watched
 

@@ -11,11 +11,9 @@ none of their functions runs before all three are read, in the order that `minig
 
 from __future__ import annotations
 
-import itertools
 import math
-import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +22,7 @@ from minigrad.backend import Array, device_of, get_default_device, is_array, on_
 from minigrad.casts import Casts
 from minigrad.dtypes import is_floating, tensor_dtype
 from minigrad.hooks import Hooked, Hooks
+from minigrad.memory import Memory, changing
 from minigrad.methods import Methods
 from minigrad.operators import Operators
 from minigrad.promotion import get_default_dtype
@@ -31,28 +30,6 @@ from minigrad.writing import Writing
 
 if TYPE_CHECKING:
     from minigrad.operation import Node
-
-
-next_serial = itertools.count(1).__next__  # numbers nodes and writes in the order in which they come about
-
-
-class Memory:
-    """What views of one array share: the number of its last write, above those of all nodes made before it; 0 for none.
-
-    Attributes:
-        latest: the number of the last write of all: if a node's is above it, no value was written over since.
-    """
-
-    latest: ClassVar[int] = 0
-    version = 0
-
-    def written(self) -> None:
-        """The values were written over."""
-        with _changing_memory:
-            self.version = Memory.latest = next_serial()
-
-
-_changing_memory = threading.Lock()  # two threads that use one tensor must come to one memory, and `latest` only grows
 
 
 class Tensor(Methods, Operators, Casts, Writing, Hooked):
@@ -163,7 +140,7 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
     def memory(self) -> Memory:
         """What this tensor shares with its views and the graphs that hold its values; made when first asked for."""
         if self._memory is None:
-            with _changing_memory:
+            with changing:
                 self._memory = self._memory or Memory()
         return self._memory
 

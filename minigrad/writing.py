@@ -1,8 +1,8 @@
 """Writing over a tensor's values: `x[i] = v`, `x.add_(y)`, `x -= y`. Who may, and how graphs come to notice it.
 
 A graph holds values, so they are not written over behind its back: what requires grad is written only if it is a leaf,
-inside `no_grad`; and every write is counted in the memory that views and `detach()` share, where a graph looks before
-it uses what it kept. Optimizers write into arrays themselves and say so with `_written`.
+inside `no_grad`; and every write is noted in the memory that views and `detach()` share, where a graph looks before
+it uses what it kept. Optimizers write into arrays themselves and say so with `minigrad.memory.written`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from minigrad import ops
 from minigrad.backend import Array, DeviceError, device_of, is_array, on_device_of, refuse_places_outside, to_device
 from minigrad.dtypes import is_bfloat16, is_numeric
 from minigrad.grad_mode import is_grad_enabled
+from minigrad.memory import Memory, written
 from minigrad.promotion import category
 from minigrad.scalars import check_held, number
 
 if TYPE_CHECKING:
     from minigrad.operation import Node
-    from minigrad.tensor import Memory
 
 
 class Writing:
@@ -119,11 +119,7 @@ class Writing:
     def _replace(self, array: Array) -> None:
         """Take another array as this tensor's own, perhaps of another dtype or on another device."""
         self._data = array
-        self._written()
-
-    def _written(self) -> None:
-        """Tell the graphs that hold these values that they were written over. An optimizer says it after each step."""
-        self.memory.written()
+        written([self.memory])
 
     def _write(self, what: str, key: Any, value: Any) -> Self:
         """Write into the elements that `key` names; `what` is the caller's name in error messages."""
@@ -146,7 +142,7 @@ class Writing:
                 self._data[key] = values
         except (IndexError, OverflowError, TypeError, ValueError) as error:
             raise type(error)(f"{what}: {error} (this tensor has shape {self.shape})") from error
-        self._written()
+        written([self.memory])
         return self
 
     def _write_result(self, what: str, operate: Callable[..., Any], other: Any, alpha: Any = 1) -> Self:

@@ -216,12 +216,15 @@ def cross_entropy(
         total = ops.sum(_at(ids, weight, ignore_index))
     if not rows.shape[1]:
         losses = _without_classes(rows)
-    elif weight is None and are_taken(array_of(rows)):
+    elif weight is not None:
+        losses = plain_cross_entropy(widened(rows), ids, weight, **options)
+    elif are_taken(array_of(rows)):
         losses = kernel_cross_entropy(rows, ids, **options)
-    elif weight is None:
+    elif reduction == "none":
         losses = fused_cross_entropy(widened(rows), ids, **options)
     else:
-        losses = plain_cross_entropy(widened(rows), ids, weight, **options)
+        options["divisor"] = float(total or math.inf) if reduction == "mean" else 1.0
+        return narrowed(fused_cross_entropy(widened(rows), ids, **options), logits.dtype)
     return _reduced_rows(losses, shape, total, reduction, logits.dtype)
 
 
@@ -245,15 +248,25 @@ def _cross_entropy_of_probabilities(
 
 
 def plain_cross_entropy(
-    logits: Any, target: Any, weight: Any = None, *, ignore_index: int, label_smoothing: float
+    logits: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    ignore_index: int,
+    label_smoothing: float,
+    divisor: float | None = None,
 ) -> Any:
-    """The definition, as a composition: rows (M, C), targets (M,) and weight (1, C) or None to losses (M,)."""
+    """The definition, as a composition: rows (M, C), targets (M,) and weight (1, C) or None to losses (M,).
+
+    With a divisor: their sum, divided by it.
+    """
     ignored = target == ignore_index  # (M,)
     log_p = ops.log_softmax(ops.where(ops.expand_dims(ignored, 1), 0.0, logits), axis=1)  # (M, C)
     at_target = _at(target, log_p, ignore_index)
     if weight is not None:
         at_target = at_target * _at(target, weight, ignore_index)
-    return ops.where(ignored, 0.0, -_smoothed(at_target, log_p, weight, label_smoothing))
+    losses = ops.where(ignored, 0.0, -_smoothed(at_target, log_p, weight, label_smoothing))
+    return losses if divisor is None else ops.sum(losses) / divisor
 
 
 def _smoothed(at_target: Any, log_p: Any, weight: Any, label_smoothing: float) -> Any:
@@ -279,37 +292,43 @@ def _without_classes(rows: Any) -> Any:
 
 
 @op(reference=plain_cross_entropy, floating=True, exempt=["target"])
-def fused_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_smoothing: float) -> Any:
-    """Of rows (M, C), losses (M,). With p = softmax(logits), ∂logits = g (p - q)."""
+def fused_cross_entropy(
+    logits: Any, target: Any, *, ignore_index: int, label_smoothing: float, divisor: float | None = None
+) -> Any:
+    """As `plain_cross_entropy`, without weight. With p = softmax(logits), ∂logits = g (p - q) of each row."""
     library = array_module(logits)
+    rows, classes = logits.shape
     ignored = target == ignore_index
     if type(ignored) is np.ndarray and not ignored.any():  # the usual case is the fastest
         ignored = None
-    classes = logits.shape[1]
-    places = (library.arange(len(target)), target if ignored is None else library.where(ignored, 0, target))
-    ones = ones_like_row(logits, classes)
-    e = logits.copy()
+    starts = library.arange(0, rows * classes, classes)  # of the rows, among all numbers
+    ids = target if ignored is None else library.where(ignored, 0, target)
+    places = starts + ids.astype(starts.dtype, copy=False)  # of the targets
+    e = logits.copy(order="C")
+    numbers = e.reshape(-1)
     if ignored is not None:
         e[ignored] = 0.0  # what stands in an ignored row, NaN included, goes no further
-    e -= e.max(axis=1, keepdims=True)
-    losses = (label_smoothing - 1.0) * e[places]
+    e -= numbers[starts + e.argmax(axis=1)][:, None]  # NumPy finds where a row's maximum is in half the time of `max`
+    losses = (label_smoothing - 1.0) * numbers[places]
     if label_smoothing:
-        losses -= label_smoothing / classes * (e @ ones)
+        losses -= label_smoothing / classes * (e @ ones_like_row(e, classes))
     library.exp(e, out=e)
-    total = e @ ones
+    total = e.dot(ones_like_row(e, classes))  # (M,)
     losses += library.log(total)
     if ignored is not None:
         losses[ignored] = 0.0
 
     def pullback(g: Any) -> tuple[Any, None]:
-        g = g if ignored is None else library.where(ignored, 0.0, g)  # (M,)
+        """Of g (M,), or () for the divided sum."""
+        g = g if divisor is None else g / divisor
+        g = g if ignored is None else library.where(ignored, 0.0, g)
         d_logits = e * (g / total)[:, None]
         if label_smoothing:
-            d_logits -= (g * (label_smoothing / classes))[:, None]
-        d_logits[places] -= (1.0 - label_smoothing) * g
+            d_logits -= (g * (label_smoothing / classes))[..., None]
+        d_logits.reshape(-1)[places] -= (1.0 - label_smoothing) * g
         return d_logits, None
 
-    return losses, pullback
+    return (losses if divisor is None else losses.sum() / divisor), pullback
 
 
 def composed_cross_entropy(logits: Any, target: Any, *, ignore_index: int, label_smoothing: float) -> Any:
@@ -357,15 +376,16 @@ def _rows_and_ids(
             f"{name}: {what} of shape {scores.shape} and target of shape {target.shape} do not fit; "
             f"class ids have the shape of {what} without C, here {shape}"
         )
-    return rows, ops.reshape(target, shape=(-1,)), shape, _counted(name, array_of(target), rows.shape[1], ignore_index)
+    total = _counted(name, array_of(target), rows.shape[1], ignore_index)
+    return rows, (target if target.ndim == 1 else ops.reshape(target, shape=(-1,))), shape, total
 
 
 def _counted(name: str, ids: Any, classes: int, ignore_index: int) -> int:
     """How many of the ids are not ignored. IndexError that names one that is out of range."""
     if type(ids) is np.ndarray and ids.size:  # what is usual is found fastest so; on a GPU it would be one wait more
         least, most = ids.min(), ids.max()
-        if least >= 0 and most < classes and not least <= ignore_index <= most:
-            return ids.size
+        if least >= 0 and most < classes:
+            return ids.size - (int(np.count_nonzero(ids == ignore_index)) if least <= ignore_index <= most else 0)
     ignored = ids == ignore_index
     wrong = ~ignored & ((ids < 0) | (ids >= classes))
     wrong_ones, ignored_ones = numbers_of(wrong.sum(), ignored.sum())

@@ -123,7 +123,8 @@ class Module:
         """This module and all within it, as often as they are reached, each with the beginning of its parts' names."""
         yield prefix, self
         for name, value in list(vars(self).items()):
-            _refuse_hidden(self, name, value)  # a list may have been filled after it was assigned
+            if name != "_buffers":
+                _refuse_hidden(self, name, value)  # a list may have been filled after it was assigned
             if isinstance(value, Module):
                 yield from value._walk(f"{prefix}{name}.")
 
@@ -281,8 +282,8 @@ class Module:
 def zero_grad(parameters: Iterable[Tensor], set_to_none: bool) -> None:
     """Forget the parameters' gradients. Zeros are made afresh: multiplying by 0 would keep a NaN."""
     for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad = None if set_to_none else zeros_like(parameter.grad)
+        if parameter._grad is not None:
+            parameter._grad = None if set_to_none else zeros_like(parameter._grad)
 
 
 def _once(named: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:

@@ -14,7 +14,7 @@ from kernels.parameters import Parameter, adam_step
 from minigrad import Tensor
 from minigrad.backend import Array, array_module, device_of, on_device_of
 from nn.optim.optimizer import Optimizer, check_not_negative
-from nn.optim.pieces import remembered
+from nn.optim.pieces import Joined, remembered
 
 
 class Adam(Optimizer):
@@ -50,10 +50,10 @@ class Adam(Optimizer):
         if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be two numbers from 0 to below 1, got {betas}")
 
-    def _move_all(self, parameters: list[Tensor], options: dict[str, Any]) -> None:
+    def _move_all(self, parameters: list[Tensor], options: dict[str, Any], joined: list[Joined]) -> None:
         """On a GPU one launch for all parameters of one device and dtype that have moved equally often."""
-        if all([type(parameter.data) is np.ndarray for parameter in parameters]):
-            super()._move_all(parameters, options)
+        if all([type(parameter._data) is np.ndarray for parameter in parameters]):
+            super()._move_all(parameters, options, joined)
             return
         alone: list[Tensor] = []
         together: dict[Any, list[Parameter]] = {}
@@ -70,7 +70,7 @@ class Adam(Optimizer):
         numbers = {name: float(options[name]) for name in ("lr", "eps")}
         for (_, _, step), members in together.items():
             adam_step(members, step=step, betas=(beta1, beta2), **numbers, **self._kind_of_decay(options))
-        super()._move_all(alone, options)
+        super()._move_all(alone, options, joined)
 
     def _for_the_kernel(self, parameter: Tensor) -> Parameter | None:
         """The arrays of a step; None if the kernel does not take them: on a CPU, of float64, not contiguous."""

@@ -9,6 +9,7 @@ import numpy as np
 from kernels.parameters import are_taken_together, scale, squared_norm
 from minigrad import Tensor
 from minigrad.backend import Array, array_module, device_of, on_device_of, to_device
+from minigrad.memory import written
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
@@ -38,8 +39,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> T
             factor = library.minimum(float(max_norm) / (norm + 1e-6), 1.0)  # 1e-6 as in PyTorch
         for arrays in groups:
             _scale(arrays, to_device(factor, device_of(arrays[0])))
-    for gradient in gradients:
-        gradient._written()
+    written([gradient.memory for gradient in gradients])
     return Tensor(norm, device=device)
 
 

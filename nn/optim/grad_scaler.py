@@ -11,6 +11,7 @@ import numpy as np
 from kernels.parameters import are_taken_together, unscale
 from minigrad import Tensor
 from minigrad.backend import Array, array_module, on_device_of
+from minigrad.memory import written
 from minigrad.ops.elementwise import widened
 from nn.optim.clip import by_device
 from nn.optim.optimizer import Optimizer
@@ -99,8 +100,7 @@ class GradScaler:
         factor = 1.0 / self._scale if self._scale else math.inf
         finite = [_unscaled(arrays, factor) for arrays in by_device(gradient.data for gradient in gradients)]
         self._finite[optimizer] = all(map(bool, finite))  # here alone a GPU is waited for
-        for gradient in gradients:
-            gradient._written()
+        written([gradient.memory for gradient in gradients])
 
     def step(self, optimizer: Optimizer) -> None:
         """The optimizer's step, on unscaled gradients; none if one of them is infinite or NaN.

@@ -14,8 +14,9 @@ import numpy as np
 
 from minigrad import Tensor
 from minigrad.backend import Array, on_device_of, to_device
+from minigrad.memory import written
 from nn.module import zero_grad
-from nn.optim.pieces import SMALL, Joined, Piece, copy_like, in_parts, move_pieces
+from nn.optim.pieces import SMALL, Joined, Piece, copy_like, in_parts, move_pieces, remembered
 
 
 class Optimizer:
@@ -41,7 +42,7 @@ class Optimizer:
         self._defaults = defaults
         self.param_groups = [self._group(group) for group in self._as_groups(params)]
         self.state: dict[Tensor, dict[str, Any]] = {}
-        self._joined: dict[Any, Joined] = {}  # by their group, and their number in it
+        self._joined: dict[int, list[Joined]] = {}  # what the last step joined, by the number of the group
         self._check_parameters()
 
     # ---- for subclasses ----------------------------------------------------------------------------------------------
@@ -57,17 +58,25 @@ class Optimizer:
         """
         raise NotImplementedError
 
-    def _move_all(self, parameters: list[Tensor], options: dict[str, Any]) -> None:
-        """`_move` for each of a group's parameters that have a gradient: on a CPU in larger or smaller pieces."""
+    def _used(self, options: dict[str, Any]) -> tuple[str, ...]:
+        """Which of `arrays` a step with these options uses: `_move` finds them in a state on a CPU, at first zeros."""
+        return self.arrays
+
+    def _move_all(self, parameters: list[Tensor], options: dict[str, Any], joined: list[Joined]) -> None:
+        """`_move` for each of a group's parameters that have a gradient: on a CPU in larger or smaller pieces.
+
+        `joined` is what the last step joined of this group, and becomes what this one does.
+        """
 
         def move(values: Array, gradient: Array, state: dict[str, Any]) -> None:
             self._move(values, gradient, state, options)
 
+        used = self._used(options)
         pieces: list[Piece] = []
-        together: dict[Any, list[Tensor]] = {}
+        together: dict[Any, list[Piece]] = {}
         arrays: set[int] = set()
         for parameter in parameters:
-            values, gradient, state = parameter.data, parameter.grad.data, self.state[parameter]  # type: ignore[union-attr]
+            values, gradient, state = parameter._data, parameter._grad._data, self.state[parameter]  # type: ignore[union-attr]
             alone = type(values) is np.ndarray and values.base is None and id(values) not in arrays
             if not alone or type(gradient) is not np.ndarray:  # on a GPU, or in memory that may be another's
                 with on_device_of(values):
@@ -75,29 +84,32 @@ class Optimizer:
                 continue
             arrays.add(id(values))
             if values.size <= SMALL:
-                together.setdefault((values.dtype, state["step"]), []).append(parameter)
+                together.setdefault((values.dtype, state["step"]), []).append((values, gradient, state))
             else:
-                pieces += in_parts(values, gradient, state, self.arrays)
-        group = next(place for place, group in enumerate(self.param_groups) if group is options)
-        for number, members in enumerate(together.values()):
-            joined = self._joined.setdefault((group, number), Joined(self.arrays))
-            joined.move(members, [self.state[member] for member in members], move)
+                for name in used:
+                    remembered(state, name, values)
+                pieces += in_parts(values, gradient, state, used)
+        del joined[len(together) :]
+        joined += [Joined() for _ in range(len(together) - len(joined))]
+        for one, members in zip(joined, together.values(), strict=True):
+            one.move(members, used, move)
         move_pieces(pieces, move)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Move every parameter that has a gradient. The others stay as they are, and so does their state."""
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        former, self._joined = self._joined, {}
+        for number, group in enumerate(self.param_groups):
+            parameters = [parameter for parameter in group["params"] if parameter._grad is not None]
             for parameter in parameters:
                 state = self.state.get(parameter)
                 if state is None:
                     state = self.state[parameter] = {"step": 0, **dict.fromkeys(self.arrays)}
                 state["step"] += 1
-            self._move_all(parameters, group)
-            for parameter in parameters:
-                parameter._written()
+            self._joined[number] = joined = former.get(number, [])
+            self._move_all(parameters, group, joined)
+            written([parameter.memory for parameter in parameters])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget every parameter's gradient: None, or fresh zeros where there was one."""
@@ -139,7 +151,7 @@ class Optimizer:
         for number, kept in state.items():
             values = parameters[number].data
             loaded[parameters[number]] = _mapped(functools.partial(copy_like, values), kept)
-        self.state = loaded
+        self.state, self._joined = loaded, {}
         for own, given in zip(self.param_groups, groups, strict=True):
             own.update({name: given[name] for name in self._defaults})
 

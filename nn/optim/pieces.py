@@ -7,12 +7,13 @@ What is done to the numbers is the same. At the end is what keeps a parameter's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from minigrad import Tensor
 from minigrad.backend import Array, array_module, device_of, to_device
 from minigrad.dividing import divide
 
@@ -32,60 +33,74 @@ class Joined:
     """Parameters of one dtype that have moved equally often, moved as one.
 
     The arrays of their states become parts of one array each, and stay that until somebody puts others in their place.
+    Their values stay in arrays of their own, which others may know: they are copied here and back.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        """`names`: of the arrays in a state."""
-        self._names = names
-        self._arrays: State = dict.fromkeys(names)
-        self._parts: list[State] = []  # what each state was given
+    def __init__(self) -> None:
+        self._shapes: list[tuple[int, ...]] = []
+        self._values = _Whole(np.empty(0), [])
+        self._arrays: dict[str, _Whole] = {}  # of the states, by their names
 
-    def move(self, parameters: Sequence[Tensor], states: Sequence[State], move: Move) -> None:
-        """Moves all; each state is its parameter's."""
-        values = _joined([parameter.data for parameter in parameters])
-        gradient = _joined([parameter.grad.data for parameter in parameters])  # type: ignore[union-attr]
-        if not self._holds(states):
-            self._arrays = {name: self._join(name, parameters, states) for name in self._names}
-            self._hand_out(parameters, states)
-        state = {"step": states[0]["step"], **self._arrays}
-        move_pieces(in_parts(values, gradient, state, self._names), move)
-        if any([state[name] is not self._arrays[name] for name in self._names]):  # the first step made them
-            self._arrays = {name: state[name] for name in self._names}
-            self._hand_out(parameters, states)
-        for parameter, part in zip(parameters, _parted(values, parameters), strict=True):
-            parameter.data[...] = part
+    def move(self, members: Sequence[Piece], names: Sequence[str], move: Move) -> None:
+        """Moves all; `names` are those of the arrays in their states."""
+        values, gradients, states = zip(*members, strict=True)
+        if not self._holds(values, states, names):
+            self._join(values, states, names)
+        whole = np.concatenate(values, axis=None, out=self._values.array)
+        state = {"step": states[0]["step"], **{name: joined.array for name, joined in self._arrays.items()}}
+        move_pieces(in_parts(whole, np.concatenate(gradients, axis=None), state, names), move)
+        for own, part in zip(values, self._values.parts, strict=True):
+            own[...] = part
 
-    def _holds(self, states: Sequence[State]) -> bool:
-        """Whether these states, in this order, have the parts still that they were given."""
-        if len(states) != len(self._parts):
-            return False
-        for name, whole in self._arrays.items():
-            for state, parts in zip(states, self._parts, strict=True):
-                part = parts[name]
-                if state[name] is not part or (part is not None and part.base is not whole):
-                    return False
-        return True
+    def _holds(self, values: Sequence[np.ndarray], states: Sequence[State], names: Sequence[str]) -> bool:
+        """Whether these states, in this order, have the parts still that they were given, and these values fit."""
+        return (
+            self._shapes == [array.shape for array in values]
+            and self._values.array.dtype == values[0].dtype
+            and self._values.is_whole()
+            and [*self._arrays] == [*names]
+            and all([self._arrays[name].has_parts([state[name] for state in states]) for name in names])
+        )
 
-    def _join(self, name: str, parameters: Sequence[Tensor], states: Sequence[State]) -> np.ndarray | None:
-        if all([state[name] is None for state in states]):
-            return None
-        return _joined([remembered(state, name, p.data) for p, state in zip(parameters, states, strict=True)])
+    def _join(self, values: Sequence[np.ndarray], states: Sequence[State], names: Sequence[str]) -> None:
+        self._shapes = [array.shape for array in values]
+        self._values = _joined(values)
+        self._arrays = {}
+        for name in names:
+            pairs = zip(states, values, strict=True)
+            self._arrays[name] = joined = _joined([remembered(state, name, own) for state, own in pairs])
+            for state, part in zip(states, joined.parts, strict=True):
+                state[name] = part
 
-    def _hand_out(self, parameters: Sequence[Tensor], states: Sequence[State]) -> None:
-        self._parts = [{} for _ in states]
-        for name, whole in self._arrays.items():
-            given = [None] * len(states) if whole is None else _parted(whole, parameters)
-            for state, parts, part in zip(states, self._parts, given, strict=True):
-                state[name] = parts[name] = part
+
+class _Whole(NamedTuple):
+    """One array, and the views of its parts."""
+
+    array: np.ndarray
+    parts: list[np.ndarray]
+
+    def is_whole(self) -> bool:
+        """Whether the parts are views still: of a copy they are arrays of their own."""
+        return self.parts[0].base is self.array
+
+    def has_parts(self, arrays: Sequence[np.ndarray]) -> bool:
+        return all(map(operator.is_, self.parts, arrays))
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> _Whole:
+    """A copy of all, whose parts have their shapes."""
+    whole = np.concatenate(arrays, axis=None)
+    ends = itertools.accumulate([array.size for array in arrays])
+    parts = [whole[end - array.size : end].reshape(array.shape) for array, end in zip(arrays, ends, strict=True)]
+    return _Whole(whole, parts)
 
 
 def in_parts(values: np.ndarray, gradient: np.ndarray, state: State, names: Sequence[str]) -> list[Piece]:
     """The parts of one parameter, or it as a whole; `names` are those of the arrays in its state."""
-    arrays = [state[name] for name in names]
-    fit = all([type(array) is np.ndarray and array.dtype == values.dtype for array in arrays])
-    if not fit or not all([array.flags.c_contiguous for array in (values, gradient, *arrays)]):
+    arrays = [values, gradient, *[state[name] for name in names]]
+    if values.size <= PART or not all([array.flags.c_contiguous for array in arrays]):
         return [(values, gradient, state)]
-    flat = [array.reshape(-1) for array in (values, gradient, *arrays)]
+    flat = [array.reshape(-1) for array in arrays]
     pieces: list[Piece] = []
     for start in range(0, values.size, PART):
         own, its_gradient, *rest = [array[start : start + PART] for array in flat]
@@ -104,19 +119,6 @@ def move_pieces(pieces: Sequence[Piece], move: Move) -> None:
 
     elements = sum([values.size for values, *_ in pieces])
     divide(pieces[0][0], len(pieces), NS_OF_A_STEP * elements / len(pieces), work)
-
-
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([array.reshape(-1) for array in arrays])
-
-
-def _parted(whole: np.ndarray, parameters: Sequence[Tensor]) -> Iterator[np.ndarray]:
-    """Views of the parts, in the parameters' shapes."""
-    start = 0
-    for parameter in parameters:
-        shape, size = parameter.data.shape, parameter.data.size
-        yield whole[start : start + size].reshape(shape)
-        start += size
 
 
 # ---- states ----------------------------------------------------------------------------------------------------------

@@ -32,6 +32,9 @@ class SGD(Optimizer):
     def _check(self, options: dict[str, Any]) -> None:
         check_not_negative(options, "lr", "momentum", "weight_decay")
 
+    def _used(self, options: dict[str, Any]) -> tuple[str, ...]:
+        return self.arrays if options["momentum"] else ()
+
     def _move(self, values: Array, gradient: Array, state: dict[str, Any], options: dict[str, Any]) -> None:
         lr, momentum, weight_decay = (float(options[name]) for name in ("lr", "momentum", "weight_decay"))
         if weight_decay:

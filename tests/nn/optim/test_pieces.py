@@ -1,6 +1,7 @@
 """Small parameters are moved as one array and large ones in parts: the numbers are those of each moved by itself."""
 
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -100,14 +101,52 @@ def test_parameters_and_states_keep_together(make, change, monkeypatch):
     assert same_bits(found, trained_with_a_change())
 
 
-def test_replaced_groups_leave_nothing_behind():
+def joined_numbers(an_optimizer):
+    """How many numbers of parameters it keeps a second time."""
+    return sum(one._values.array.size for joined in an_optimizer._joined.values() for one in joined)
+
+
+@pytest.mark.cpu_only(reason="on a GPU nothing is joined")
+def test_only_what_the_last_step_joined_is_kept():
+    moved = [Parameter([1.0]), Parameter([1.0, 2.0]), Parameter([3.0, 4.0, 5.0])]
+    adam = Adam([{"params": moved[:2]}, {"params": moved[2]}])
+
+    def numbers_after_a_step_of(*places):
+        for place, parameter in enumerate(moved):
+            parameter.grad = mg.ones(*parameter.shape) if place in places else None
+        adam.step()
+        return joined_numbers(adam)
+
+    assert numbers_after_a_step_of(0, 1, 2) == 6
+    assert numbers_after_a_step_of(0) == 1  # and then the first two have moved unequally often
+    assert numbers_after_a_step_of(0, 1, 2) == 6 and len(adam._joined[0]) == 2
+    adam.load_state_dict(adam.state_dict())
+    assert joined_numbers(adam) == 0
+    adam.param_groups[0] = dict(adam.param_groups[0], lr=0.1)
+    assert numbers_after_a_step_of(0, 1, 2) == 6
+    del adam.param_groups[0]
+    assert numbers_after_a_step_of(0, 1, 2) == 3
+
+
+def test_a_momentum_that_is_turned_off_and_on_again_goes_on_from_what_it_was():
     parameter = Parameter([1.0])
-    optimizer = Adam([parameter])
-    for _ in range(5):
+    sgd = SGD([parameter], lr=1.0, momentum=0.5)
+    for momentum in (0.0, 0.5, 0.0, 0.5):
+        sgd.param_groups[0]["momentum"] = momentum
         parameter.grad = mg.ones(1)
-        optimizer.param_groups[0] = dict(optimizer.param_groups[0], lr=0.1)
-        optimizer.step()
-    assert len(optimizer._joined) <= 1
+        sgd.step()
+    assert parameter.tolist() == [1.0 - 1.0 - 1.0 - 1.0 - 1.5]
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (6,)])
+def test_a_parameter_may_get_values_of_another_shape(shape):
+    first, second = Parameter(np.ones((2, 3), np.float32)), Parameter([1.0])
+    sgd = SGD([first, second], lr=0.5)
+    for other in (None, shape):
+        first.data = first.data if other is None else first.data.reshape(other)
+        first.grad, second.grad = mg.ones(*first.shape), mg.ones(1)
+        sgd.step()
+    assert first.shape == shape and not first.numpy().any() and second.tolist() == [0.0]
 
 
 def test_parameters_of_other_dtypes_and_ages_are_apart():
@@ -136,21 +175,17 @@ def test_parameters_of_the_same_memory_are_moved_one_after_the_other(of_a_part):
 
 
 @pytest.mark.cpu_only(reason="on a GPU a kernel moves them")
-def test_large_parameters_are_moved_in_parts(monkeypatch):
-    sizes = []
-    move = AdamW._move_by_moments
-
-    def counted(self, values, *rest):
-        sizes.append(values.size)
-        move(self, values, *rest)
-
-    monkeypatch.setattr(AdamW, "_move_by_moments", counted)
+@pytest.mark.parametrize("make", [SGD, functools.partial(SGD, momentum=0.9), Adam, AdamW])
+def test_large_parameters_are_moved_in_parts_from_the_first_step_on(make, monkeypatch):
     monkeypatch.setattr(optimizer, "SMALL", 4)
     monkeypatch.setattr(pieces, "PART", 6)
     moved = [Parameter(np.ones(n, np.float32)) for n in (2, 4, 20)]
-    adam = AdamW(moved)
+    mover, sizes = make(moved), []
+    move = mover._move
+    monkeypatch.setattr(mover, "_move", lambda values, *rest: (sizes.append(values.size), move(values, *rest)))
     for _ in range(2):
         for parameter in moved:
             parameter.grad = mg.ones(*parameter.shape)
-        adam.step()
-    assert sorted(sizes[-5:]) == [2, 6, 6, 6, 6]
+        sizes.clear()
+        mover.step()
+        assert sorted(sizes) == [2, 6, 6, 6, 6]
