@@ -29,7 +29,7 @@ def are_taken(first: Array, *others: Array | None) -> bool:
     They are if they lie on a GPU and are all of one dtype that the kernels compute in. On a CPU NumPy is much faster
     than the emulator, which runs for whoever calls it.
     """
-    if array_module(first) is np or first.dtype.name not in DTYPES:
+    if type(first) is np.ndarray or array_module(first) is np or first.dtype.name not in DTYPES:
         return False
     same = all(array is None or array.dtype == first.dtype for array in others)
     return same and computes(first.dtype.name, device_of(first))

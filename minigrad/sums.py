@@ -6,30 +6,19 @@ They know arrays only, and are for operations that are fused; `minigrad.ops.redu
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
 from minigrad.backend import Array, array_module
 
-
-def ones_like_row(x: Array, length: int) -> Array:
-    """(length,) ones of x's dtype, only to be read: of NumPy's the same array again."""
-    return _ones(length, x.dtype) if type(x) is np.ndarray else array_module(x).ones(length, x.dtype)
-
-
-def row_means(x: Array) -> Array:
-    """(m, n) to (m,); of no numbers 0."""
-    means = x @ ones_like_row(x, x.shape[-1])
-    means /= max(1, x.shape[-1])
-    return means
-
-
 LONGEST_KEPT = 1 << 14  # of longer ones, making them is a small part of the work
 
 
-def _ones(length: int, dtype: np.dtype) -> np.ndarray:
-    return _kept_ones(length, dtype) if length <= LONGEST_KEPT else np.ones(length, dtype)
+def ones_like_row(x: Array, length: int) -> Array:
+    """(length,) ones of x's dtype, only to be read: of NumPy's the same array again."""
+    if type(x) is not np.ndarray:
+        return array_module(x).ones(length, x.dtype)
+    return _kept_ones(length, x.dtype) if length <= LONGEST_KEPT else np.ones(length, x.dtype)
 
 
 @functools.lru_cache(maxsize=128)
@@ -39,11 +28,20 @@ def _kept_ones(length: int, dtype: np.dtype) -> np.ndarray:
     return ones
 
 
+def row_means(x: Array) -> Array:
+    """(m, n) to (m,); of no numbers 0."""
+    n = x.shape[1]
+    means = x.dot(ones_like_row(x, n))
+    means /= n or 1
+    return means
+
+
 def row_dots(x: Array, y: Array) -> Array:
     """The dot products of rows, (..., n) and (..., n) to (...)."""
     return np.vecdot(x, y) if type(x) is np.ndarray else array_module(x).einsum("...n,...n->...", x, y)
 
 
-def sum_of_rows(x: Any) -> Any:
+def sum_of_rows(x: Array) -> Array:
     """(..., n, m) to (..., m)."""
-    return ones_like_row(x, x.shape[-2]) @ x
+    ones = ones_like_row(x, x.shape[-2])
+    return ones.dot(x) if x.ndim == 2 else ones @ x  # of matrices the same, and `dot` begins sooner

@@ -6,6 +6,7 @@ What is fused (works in place, in few passes) is in `nn.fused`, losses are in `n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +18,12 @@ from minigrad import log_softmax, op, ops, softmax
 from minigrad.autocast import in_float32
 from minigrad.backend import array_module, is_array, numbers_of
 from minigrad.bfloat import takes_bfloat16
+from minigrad.dtypes import is_16_bit
 from minigrad.ops import elu, leaky_relu, one_hot, relu, silu, softplus
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.random import next_key
 from minigrad.scalars import number
+from minigrad.sums import ones_like_row
 from nn.common import (
     array_of,
     as_dtype,
@@ -151,25 +154,32 @@ def layer_norm(
     Returns x's shape and dtype. On a GPU it is computed by kernels if all have one dtype, of 16 or 32 bits. Raises
     ValueError that names the shapes if they do not fit.
     """
-    axes = _normalized_axes("layer_norm", x, normalized_shape, weight=weight, bias=bias)
+    array = array_of(x)
+    axes = _normalized_axes("layer_norm", array, normalized_shape, weight, bias)
     eps = float(number("layer_norm: eps", eps))
-    if are_taken(array_of(x), array_of(weight), array_of(bias)):
+    if type(array) is not np.ndarray and are_taken(array, array_of(weight), array_of(bias)):
         return kernel_layer_norm(x, weight, bias, axes=axes, eps=eps)
-    wide = widened(x)
-    weight, bias = as_dtype(weight, wide.dtype), as_dtype(bias, wide.dtype)
-    return narrowed(fused_layer_norm(wide, weight, bias, axes=axes, eps=eps), x.dtype)
+    dtype = _computed_in(array)
+    x, weight, bias = as_dtype(x, dtype), as_dtype(weight, dtype), as_dtype(bias, dtype)
+    return as_dtype(fused_layer_norm(x, weight, bias, axes=axes, eps=eps), array.dtype)
 
 
-def _normalized_axes(name: str, x: Any, normalized_shape: int | Sequence[int], **affine: Any) -> int:
+def _normalized_axes(name: str, x: Any, normalized_shape: int | Sequence[int], weight: Any, bias: Any = None) -> int:
     """How many last axes are normalized. Raises TypeError if x is not floating, ValueError if the shapes do not fit."""
-    check_floating(f"{name}: x", x.dtype)
+    if x.dtype.kind != "f":
+        check_floating(f"{name}: x", x.dtype)
     shape = normalized_shape if type(normalized_shape) is tuple else lengths(normalized_shape)
     if not shape or x.shape[-len(shape) :] != shape:
         raise ValueError(f"{name}: x of shape {x.shape} does not end in normalized_shape {shape}")
-    for which, values in affine.items():
+    for which, values in (("weight", weight), ("bias", bias)):
         if values is not None and values.shape != shape:
             raise ValueError(f"{name}: {which} has the shape {values.shape}, it must have normalized_shape {shape}")
     return len(shape)
+
+
+def _computed_in(x: Any) -> np.dtype:
+    """The dtype that norms of x are computed in."""
+    return np.dtype(np.float32) if is_16_bit(x.dtype) else x.dtype
 
 
 # ---- root mean square norm -------------------------------------------------------------------------------------------
@@ -189,10 +199,12 @@ def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = No
 
     Returns input's shape and dtype. Raises as `layer_norm`.
     """
-    axes = _normalized_axes("rms_norm", input, normalized_shape, weight=weight)
-    wide = widened(input)
-    eps = float(np.finfo(wide.dtype).eps if eps is None else number("rms_norm: eps", eps))
-    return narrowed(fused_rms_norm(wide, as_dtype(weight, wide.dtype), axes=axes, eps=eps), input.dtype)
+    array = array_of(input)
+    axes = _normalized_axes("rms_norm", array, normalized_shape, weight)
+    dtype = _computed_in(array)
+    eps = float(np.finfo(dtype).eps if eps is None else number("rms_norm: eps", eps))
+    x, weight = as_dtype(input, dtype), as_dtype(weight, dtype)
+    return as_dtype(fused_rms_norm(x, weight, axes=axes, eps=eps), array.dtype)
 
 
 # ---- dropout ---------------------------------------------------------------------------------------------------------
@@ -253,29 +265,27 @@ def embedding(ids: Any, weight: Any, padding_idx: int | None = None) -> Any:
 def take_rows(weight: Any, ids: Any, *, padding: int | None) -> Any:
     """weight[ids]."""
     count = weight.shape[0]
-    return array_module(weight).take(weight, ids, axis=0), (
+    return weight.take(ids, axis=0), (
         lambda g: add_rows(g, ids, count=count, padding=padding),
         None,
     )
+
+
+SMALL_PRODUCT = 1 << 20  # multiplications: of more, sorting is faster
+LONG_RUN = 4  # rows: shorter ones are summed faster by `reduceat`
 
 
 @op(linear=True, exempt=["ids"])
 def add_rows(g: Any, ids: Any, *, count: int, padding: int | None) -> Any:
     """Zeros (V, D) with each row of g added at its id, the padding row left out: the opposite of `take_rows`.
 
-    Equal ids are brought together by sorting and summed run by run, many times faster than `add.at`; 16 bits in
-    float32.
+    Either way is many times faster than `add.at`. 16 bits are added up in float32.
     """
-    library = array_module(g)
-    rows = widened(g)
-    value = library.zeros((count, g.shape[-1]), rows.dtype)
-    if ids.size:
-        flat = ids.reshape(-1)
-        order = library.argsort(flat, kind="stable")
-        flat = flat[order]
-        starts = library.flatnonzero(flat[1:] != flat[:-1]) + 1
-        starts = library.concatenate([library.zeros(1, starts.dtype), starts])
-        value[flat[starts]] = library.add.reduceat(rows.reshape(ids.size, g.shape[-1])[order], starts, axis=0)
+    rows, flat = widened(g).reshape(ids.size, g.shape[-1]), ids.reshape(-1)
+    is_small = type(rows) is np.ndarray and ids.size * count * max(1, rows.shape[1]) <= SMALL_PRODUCT
+    value = _added_by_product(rows, flat, count) if is_small else None
+    if value is None:
+        value = _added_by_sorting(rows, flat, count)
     if padding is not None:
         value[padding] = 0
 
@@ -284,3 +294,34 @@ def add_rows(g: Any, ids: Any, *, count: int, padding: int | None) -> Any:
         return rows if padding is None else ops.where((ids == padding)[..., None], 0.0, rows)
 
     return narrowed(value, g.dtype), (pullback, None)
+
+
+def _added_by_product(rows: np.ndarray, ids: np.ndarray, count: int) -> np.ndarray | None:
+    """The rows (n, D) added at their ids (n,), as [id = v] (V, n) times rows; None if the sums are not all finite.
+
+    0 · ∞ is NaN: an infinite row would be in those of other ids too.
+    """
+    chosen = np.zeros((len(ids), count), rows.dtype)
+    chosen.reshape(-1)[np.arange(0, chosen.size, count) + ids.astype(np.intp, copy=False)] = 1.0
+    with np.errstate(all="ignore"):
+        value = chosen.T.dot(rows)
+        return value if math.isfinite(np.vdot(value, value)) else None
+
+
+def _added_by_sorting(rows: Any, ids: Any, count: int) -> Any:
+    """The same by bringing equal ids together: their rows are summed run by run."""
+    library = array_module(rows)
+    value = library.zeros((count, rows.shape[1]), rows.dtype)
+    if not ids.size:
+        return value
+    order = library.argsort(ids, kind="stable")
+    ids, rows = ids[order], rows.take(order, axis=0)
+    starts = library.flatnonzero(ids[1:] != ids[:-1]) + 1
+    starts = library.concatenate([library.zeros(1, starts.dtype), starts])
+    if type(rows) is np.ndarray and len(ids) >= LONG_RUN * len(starts):
+        ones, edges = ones_like_row(rows, len(ids)), [*starts.tolist(), len(ids)]
+        for place, start, stop in zip(ids[starts].tolist(), edges, edges[1:], strict=False):
+            ones[start:stop].dot(rows[start:stop], value[place])
+    else:
+        value[ids[starts]] = library.add.reduceat(rows, starts, axis=0)
+    return value

@@ -6,7 +6,9 @@ Each stands after the plain composition that it equals, which is its reference. 
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,31 @@ from kernels.fused import gelu_backward, gelu_forward, layer_norm_backward, laye
 from minigrad import op, ops, special
 from minigrad.backend import array_module
 from minigrad.bfloat import takes_bfloat16
-from minigrad.dividing import divide
+from minigrad.dividing import divide, is_worth_dividing
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.sums import ones_like_row, row_dots, row_means, sum_of_rows
 
-NS_OF_LAYER_NORM, NS_OF_GELU, NS_OF_A_PASS = 1.5, 4.0, 0.3  # nanoseconds for each number, roughly
+NS_OF_A_NORM, NS_OF_GELU, NS_OF_A_PASS = 1.5, 4.0, 0.3  # nanoseconds for each number, roughly
 AT_ONCE = 1 << 18  # numbers that many passes go over in turn, so that they stay in the cache
+
+
+def _in_parts(work: Callable[..., Any], nanoseconds: float, *arrays: Any) -> list[Any]:
+    """What work(*arrays) returns; or, where that is worth it, what it returns for each part of their rows at once.
+
+    Those are in the order of the rows, whichever was ready first. A row takes so many nanoseconds, roughly.
+    """
+    rows = len(arrays[0])
+    if not is_worth_dividing(rows * nanoseconds):
+        return [work(*arrays)]
+    found = {}
+
+    def part(start: int, stop: int) -> None:
+        found[start] = work(*[array[start:stop] for array in arrays])
+
+    divide(arrays[0], rows, nanoseconds, part)
+    return [found[start] for start in sorted(found)]
+
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
 
@@ -38,67 +58,8 @@ def plain_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
 
 @op(reference=plain_layer_norm, floating=True, optional=["weight", "bias"])
 def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
-    """With x̂ the normalized rows, s their standard deviation and ĝ = g weight: ∂x = (ĝ - mean ĝ - x̂ mean(ĝ x̂)) / s.
-
-    Sums along rows and columns are products with a vector of ones, the fastest way that NumPy has.
-    """
-    library, shape = array_module(x), x.shape
-    n = math.prod(shape[x.ndim - axes :])
-    m = math.prod(shape[: x.ndim - axes])
-    factor = 1.0 / n if n else 1.0
-    x = x.reshape(m, n)
-    w = ones_like_row(x, n) if weight is None else weight.reshape(n)
-    b = None if bias is None else bias.reshape(n)
-    y, normalized, inverse = [library.empty(size, x.dtype) for size in (shape, (m, n), (m, 1))]
-    y_rows = y.reshape(m, n)
-
-    def forward(start: int, stop: int) -> None:
-        part = slice(start, stop)
-        its_x = x[part]
-        rows = library.subtract(its_x, row_means(its_x)[:, None], out=normalized[part])
-        scale = row_dots(rows, rows)  # n times the variance
-        scale *= factor
-        scale += eps
-        library.sqrt(scale, out=scale)
-        rows *= library.divide(1.0, scale[:, None], out=inverse[part])
-        value = library.multiply(rows, w, out=y_rows[part])
-        if b is not None:
-            value += b
-
-    divide(x, m, NS_OF_LAYER_NORM * n, forward)
-    has_weight, has_bias = weight is not None, bias is not None
-
-    def pullback(g: Any) -> tuple[Any, Any, Any]:
-        g = g.reshape(m, n)
-        d_x = library.empty(shape, g.dtype)
-        d_x_rows, w_of_mean = d_x.reshape(m, n), w * factor
-        d_w: dict[int, Any] = {}  # the parts' sums
-        d_b: dict[int, Any] = {}
-
-        def backward(start: int, stop: int) -> None:
-            part = slice(start, stop)
-            rows = normalized[part]
-            product = g[part] * rows
-            mean, mean_of_product = g[part] @ w_of_mean, product @ w_of_mean
-            if has_weight:
-                d_w[start] = sum_of_rows(product)
-            if has_bias:
-                d_b[start] = sum_of_rows(g[part])
-            d_rows = library.multiply(g[part], w, out=d_x_rows[part])
-            d_rows -= mean[:, None]
-            d_rows -= library.multiply(rows, mean_of_product[:, None], out=product)
-            d_rows *= inverse[part]
-
-        divide(g, m, NS_OF_LAYER_NORM * n, backward)
-        d_weight = _sum_of_parts(d_w).reshape(shape[-axes:]) if has_weight else None
-        return d_x, d_weight, _sum_of_parts(d_b).reshape(shape[-axes:]) if has_bias else None
-
-    return y, pullback
-
-
-def _sum_of_parts(sums: dict[int, Any]) -> Any:
-    """In the order of the rows that they begin with, whichever was made first."""
-    return sum([sums[start] for start in sorted(sums)][1:], start=sums[0])
+    """The same in few passes: see `_norm`."""
+    return _norm(x, weight, bias, axes, eps, centred=True)
 
 
 @takes_bfloat16
@@ -130,30 +91,81 @@ def plain_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
 
 @op(reference=plain_rms_norm, floating=True, optional=["weight"])
 def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
-    """With x̂ = x / r the normalized rows, r their root mean squares and ĝ = g weight: ∂x = (ĝ - x̂ mean(ĝ x̂)) / r."""
-    library = array_module(x)
-    n = math.prod(x.shape[x.ndim - axes :])
-    rows = (math.prod(x.shape[: x.ndim - axes]), n)  # (M, n)
-    factor = 1.0 / n if n else 1.0
-    normalized = library.reshape(x, rows)
-    inverse = 1.0 / library.sqrt(row_dots(normalized, normalized) * factor + eps)
-    inverse = inverse[:, None]  # (M, 1)
-    normalized = normalized * inverse
-    w = ones_like_row(x, n) if weight is None else library.reshape(weight, (n,))
-    shape, shape_of_weight = x.shape, None if weight is None else weight.shape
+    """The same in few passes: see `_norm`."""
+    value, pullback = _norm(x, weight, None, axes, eps, centred=False)
+    return value, lambda g: pullback(g)[:2]
 
-    def pullback(g: Any) -> tuple[Any, Any]:
-        g = library.reshape(g, rows)
-        product = g * normalized
-        sums = sum_of_rows(product)
-        d_weight = None if shape_of_weight is None else library.reshape(sums, shape_of_weight)
-        mean_of_product = (product @ w * factor)[:, None]
-        d_x = g * w
-        d_x -= library.multiply(normalized, mean_of_product, out=product)
-        d_x *= inverse
-        return library.reshape(d_x, shape), d_weight
 
-    return library.reshape(normalized * w, shape), pullback
+# ---- both norms ------------------------------------------------------------------------------------------------------
+
+
+def _norm(x: Any, weight: Any, bias: Any, axes: int, eps: float, *, centred: bool) -> tuple[Any, Any]:
+    """(value, pullback) of rows a, which are those of x, less their means if `centred`: y = a r w + b, r = 1 / rms a.
+
+    With ĝ = g w: ∂x = r (ĝ - mean ĝ) - a r³ mean(ĝ a), without mean ĝ if not centred; ∂w = Σ r g a and ∂b = Σ g, over
+    the rows. Sums, and the matrix of all r w, are products by BLAS, NumPy's fastest way. A matrix beside a number for
+    each row is its slowest: so these are written into a matrix first.
+    """
+    library, shape, affine = array_module(x), x.shape, x.shape[-axes:]
+    n = math.prod(affine)
+    count = n or 1
+    m = x.size // count
+    x = x.reshape(m, n)
+    w = ones_like_row(x, n) if weight is None else weight.reshape(n)
+    b = None if bias is None else bias.reshape(n)
+    y, inverse = library.empty(shape, x.dtype), library.empty(m, x.dtype)  # inverse: r
+    away = library.empty((m, n), x.dtype) if centred else x  # a
+
+    def forward(x: Any, away: Any, inverse: Any, y: Any) -> None:
+        if centred:
+            away[...] = row_means(x)[:, None]
+            library.subtract(x, away, out=away)
+        root = row_dots(away, away)
+        root += eps * count
+        library.sqrt(root, out=root)
+        library.divide(math.sqrt(count), root, out=inverse)
+        _outer(inverse, w, out=y)
+        y *= away
+        if b is not None:
+            y += b
+
+    _in_parts(forward, NS_OF_A_NORM * n, x, away, inverse, y.reshape(m, n))
+    has_weight, has_bias = weight is not None, bias is not None
+
+    def pullback(g: Any) -> tuple[Any, Any, Any]:
+        d_x, w_of_mean = library.empty(shape, g.dtype), w * (1.0 / count)
+
+        def backward(g: Any, away: Any, inverse: Any, d_x: Any) -> tuple[Any, Any]:
+            product = g * away
+            of_product = product.dot(w_of_mean)
+            for _ in range(3):
+                of_product *= inverse
+            d_w = inverse.dot(product) if has_weight else None
+            d_b = sum_of_rows(g) if has_bias else None
+            _outer(inverse, w, out=d_x)
+            d_x *= g
+            if centred:
+                mean = g.dot(w_of_mean)
+                mean *= inverse
+                product[...] = mean[:, None]
+                d_x -= product
+            product[...] = of_product[:, None]
+            product *= away
+            d_x -= product
+            return d_w, d_b
+
+        parts = _in_parts(backward, NS_OF_A_NORM * n, g.reshape(m, n), away, inverse, d_x.reshape(m, n))
+        d_w, d_b = parts[0]
+        for more_w, more_b in parts[1:]:
+            d_w, d_b = d_w + more_w if has_weight else None, d_b + more_b if has_bias else None
+        return d_x, d_w.reshape(affine) if has_weight else None, d_b.reshape(affine) if has_bias else None
+
+    return y, pullback
+
+
+def _outer(x: Any, y: Any, *, out: Any) -> None:
+    """Writes x_i y_j, as a product of matrices: for short rows in half of the time that `multiply` takes."""
+    x[:, None].dot(y[None, :], out=out)
 
 
 # ---- gelu ------------------------------------------------------------------------------------------------------------
@@ -162,37 +174,38 @@ def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
 @op(reference=ops.gelu)
 def fused_gelu(x: Any, *, approximate: str) -> Any:
     """`minigrad.ops.gelu` of float32 or float64; keeps one array, its derivative, and only if there will be a walk."""
-    library, shape = array_module(x), x.shape
-    value = library.empty(shape, x.dtype)
-    x, values = x.reshape(-1), value.reshape(-1)
-    slope = library.empty_like(x) if is_grad_enabled() else None
     compute = _gelu if approximate == "none" else _gelu_by_tanh
+    library = array_module(x)
+    value = library.empty(x.shape, x.dtype)
+    slope = library.empty(x.shape, x.dtype) if is_grad_enabled() else None
+    arrays = (x, value) if slope is None else (x, value, slope)
 
-    def forward(start: int, stop: int) -> None:
-        for first in range(start, stop, AT_ONCE):
-            part = slice(first, min(first + AT_ONCE, stop))
-            compute(library, x[part], values[part], None if slope is None else slope[part])
+    def in_blocks(*arrays: Any) -> None:
+        for first in range(0, arrays[0].size, AT_ONCE):
+            compute(*[array[first : first + AT_ONCE] for array in arrays])
 
     with np.errstate(over="ignore", under="ignore"):  # exponentials of x far from 0, squares
-        divide(x, x.size, NS_OF_GELU, forward)
+        if x.size <= AT_ONCE and not is_worth_dividing(NS_OF_GELU * x.size):
+            compute(*arrays)
+        else:
+            _in_parts(in_blocks, NS_OF_GELU, *[array.reshape(-1) for array in arrays])
     return value, lambda g: _times_slope(g, slope)
 
 
 def _times_slope(g: Any, slope: Any) -> Any:
-    """g * slope, of any shape and as one row."""
-    library, g_row = array_module(g), g.reshape(-1)
+    """g * slope."""
+    library = array_module(g)
     d_x = library.empty(g.shape, g.dtype)
-    d_x_row = d_x.reshape(-1)
-
-    def backward(start: int, stop: int) -> None:
-        library.multiply(g_row[start:stop], slope[start:stop], out=d_x_row[start:stop])
-
-    divide(d_x, d_x.size, NS_OF_A_PASS, backward)
+    if is_worth_dividing(NS_OF_A_PASS * g.size):
+        _in_parts(library.multiply, NS_OF_A_PASS, *[array.reshape(-1) for array in (g, slope, d_x)])
+    else:
+        library.multiply(g, slope, d_x)
     return d_x
 
 
-def _gelu(library: Any, x: Any, value: Any, slope: Any) -> None:
-    """Writes x Φ(x), and its derivative Φ + x Φ' unless that is None."""
+def _gelu(x: Any, value: Any, slope: Any = None) -> None:
+    """Writes x Φ(x), and its derivative Φ + x Φ' if that is given."""
+    library = array_module(x)
     phi = special.erf(x * math.sqrt(0.5))
     phi += 1.0
     phi *= 0.5
@@ -207,28 +220,39 @@ def _gelu(library: Any, x: Any, value: Any, slope: Any) -> None:
     slope += phi
 
 
-def _gelu_by_tanh(library: Any, x: Any, value: Any, slope: Any) -> None:
+_A = 2.0 * math.sqrt(2.0 / math.pi)
+_B = 0.044715 * _A
+
+
+@functools.lru_cache(maxsize=8)
+def _without_axes(dtype: np.dtype, *numbers: float) -> list[np.ndarray]:
+    """The numbers as arrays without axes, only to be read: NumPy begins sooner with those than with Python's own."""
+    return [np.array(number, dtype) for number in numbers]
+
+
+def _gelu_by_tanh(x: Any, value: Any, slope: Any = None) -> None:
     """Writes x σ(2u) with 2u = a x + b x³, as (1 + tanh u) / 2 = σ(2u): an exponential is faster than tanh.
 
-    Its derivative is σ + x σ (1 - σ) (a + 3 b x²).
+    Its derivative, if that is given, is σ + x σ (1 - σ) (a + 3 b x²).
     """
-    a = 2.0 * math.sqrt(2.0 / math.pi)
-    b = 0.044715 * a
-    square = x * x
-    sigma = square * -b
-    sigma -= a
-    sigma *= x
-    library.exp(sigma, out=sigma)  # e^-2u
-    sigma += 1.0
-    library.divide(1.0, sigma, out=sigma)
-    library.multiply(x, sigma, out=value)
+    library = array_module(x)
+    numbers = (_A, -_B, 3.0 * _B, 1.0)
+    a, minus_b, three_b, one = _without_axes(x.dtype, *numbers) if library is np else numbers
+    square = library.multiply(x, x, out=value if slope is None else slope)
+    library.multiply(square, minus_b, out=value)
+    value -= a
+    value *= x
+    library.exp(value, out=value)  # e^-2u
+    value += one
+    sigma = None if slope is None else one / value
+    library.divide(x, value, out=value)
     if slope is None:
         return
-    square *= 3.0 * b
-    square += a
-    library.subtract(1.0, sigma, out=slope)
-    slope *= value  # 0 for large x, before it meets the square, which overflows sooner
-    slope *= square
+    slope *= three_b
+    slope += a
+    rest = one - sigma
+    rest *= value  # 0 for large x, before it meets the square, which overflows sooner
+    slope *= rest
     slope += sigma
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import minigrad as mg
 import nn
+import nn.functional as F
 from nn.optim import AdamW
 from tests.support import assert_close, torch_or_skip
 
@@ -102,6 +103,31 @@ def test_equals_pytorch(shape, padding_idx):
     (y * y).sum().backward()
     (their_y * their_y).sum().backward()
     assert_close(ours.weight.grad, theirs.weight.grad, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("count", "width"), [(1, 3), (300, 3), (5, 2000), (300, 30)])
+def test_gradients_of_equal_ids_are_added_up(count, width, dtype):
+    """Of few numbers, of long runs of equal ids, of short ones."""
+    rng = np.random.default_rng(count)
+    ids, g = rng.integers(0, count, (4, 50)), rng.standard_normal((4, 50, width)).astype(dtype)
+    expected = np.zeros((count, width))
+    np.add.at(expected, ids, g.astype(np.float64))
+    weight = mg.zeros(count, width, dtype=dtype, requires_grad=True)
+    F.embedding(mg.Tensor(ids), weight).backward(mg.Tensor(g))
+    assert weight.grad.dtype == dtype
+    assert_close(weight.grad, expected, {"float16": 1e-3, "float32": 1e-6, "float64": 1e-14}[dtype])
+
+
+@pytest.mark.parametrize("width", [1, 10_000])
+@pytest.mark.parametrize("count", [4, 300])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@pytest.mark.filterwarnings("error")
+def test_a_gradient_that_is_not_finite_reaches_its_own_row_alone(count, width, bad):
+    weight, g = mg.zeros(count, width, requires_grad=True), np.ones((30, width), np.float32)
+    g[-1] = bad
+    F.embedding(mg.Tensor([0] * 10 + [2] * 20), weight).backward(mg.Tensor(g))
+    np.testing.assert_array_equal(weight.grad.numpy()[:4, -1], [10.0, 0.0, bad, 0.0])
 
 
 def test_embedding_arguments_are_checked():
