@@ -51,7 +51,7 @@ def backward(
     with GradMode(create_graph):
         for leaf in gradients:  # no name for its gradient: `_is_alone` counts who refers to it
             alone = leaf in owned or _is_alone(gradients, leaf)
-            mine = _own(_hooked(leaf, gradients[leaf]), alone)
+            mine = _own(gradients[leaf] if leaf.hooks is None else _hooked(leaf, gradients[leaf]), alone)
             sums.append(mine if leaf._grad is None else leaf._grad + mine)
     for leaf, total in zip(gradients, sums, strict=True):  # after an error none has been reached
         leaf._grad = total
@@ -278,7 +278,7 @@ def _pull_watched(node: Node, gradient: Any, values: dict[Node, Tensor] | None) 
 
 def _hooked(source: Any, gradient: Any) -> Any:
     """The gradient after the hooks of its tensor, each of which is given a copy and may put another in its place."""
-    hooks = getattr(source, "hooks", None)
+    hooks = source.hooks
     if hooks is None:
         return gradient
     with GradMode(isinstance(gradient, Tensor)):

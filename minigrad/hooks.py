@@ -47,7 +47,7 @@ class Hooked:
                 f"{caller}: this tensor of shape {self.shape} requires no grad, so no gradient passes it"
             )
         owner: Any = self.node or self
-        if getattr(owner, "hooks", None) is None:
+        if owner.hooks is None:
             owner.hooks = Hooks()
         return owner.hooks
 

@@ -190,7 +190,7 @@ def _arithmetic(operation: Operation, general: Callable[..., Any]) -> Callable[.
         if type(value) is ndarray and value.base is None and value is not a and value is not b:
             tensor = _new(Tensor)
             tensor._data, tensor._requires_grad = value, False
-            tensor._memory = tensor._grad = tensor.node = None
+            tensor._memory = tensor._grad = tensor.node = tensor.hooks = None
         elif type(result) is tuple and isinstance(value, (ndarray, np.generic)):
             tensor = wrapped(value, (x, y))
         else:
@@ -295,28 +295,24 @@ class Node:
 
 
 def _node(operation: Operation, options: dict[str, Any], inputs: Sequence[Any], pullbacks: Any) -> Node:
-    sources, memories = [], []
+    sources, targets, memories = [], [], []
     all_needed = True
     for x in inputs:
+        source, needs_grad = x, False
         if isinstance(x, Tensor):
+            source, needs_grad = x.node or x, x._requires_grad
             memories.append(x._memory or x.memory)
-            sources.append(x.node or x)
-            if not x._requires_grad:
-                all_needed = False
-        else:
-            sources.append(x)
-            all_needed = False
+        sources.append(source)
+        targets.append(source if needs_grad else None)
+        all_needed = all_needed and needs_grad
     node: Node = _new(Node)
     node.serial = next_serial()
     node.operation, node.options, node.memories = operation, options, memories
-    node.inputs = node.targets = sources
+    node.inputs, node.targets = sources, targets
     if all_needed and type(pullbacks) is tuple and len(pullbacks) == len(sources):
         node.pullbacks = pullbacks
     else:
-        node.targets = [
-            s if isinstance(x, Tensor) and x._requires_grad else None for x, s in zip(inputs, sources, strict=True)
-        ]
-        node.pullbacks = needed(operation, pullbacks, node.targets)
+        node.pullbacks = needed(operation, pullbacks, targets)
     node.part = node.parts = node.hooks = node.origin = None
     return node
 

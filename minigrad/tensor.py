@@ -58,14 +58,14 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
     _memory: Memory | None  # None until a view or a graph shares it
     _requires_grad: bool
     node: Node | None
-    hooks: Hooks  # of a leaf, once it has some
+    hooks: Hooks | None  # of a leaf
 
     def __init__(self, data: Any, requires_grad: bool = False, dtype: Any = None, device: str | None = None) -> None:
         if isinstance(data, Tensor):
             data, device = data._data, data.device if device is None else device
         self._data = _new_array(data, dtype, device)
         self._memory = Memory()
-        self._grad = self.node = None
+        self._grad = self.node = self.hooks = None
         self._requires_grad = False
         self.requires_grad = requires_grad
 
@@ -75,7 +75,7 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
         tensor = object.__new__(Tensor)
         tensor._data = array
         tensor._memory = memory
-        tensor._grad = tensor.node = None
+        tensor._grad = tensor.node = tensor.hooks = None
         tensor._requires_grad = False
         return tensor
 
@@ -302,7 +302,7 @@ class Tensor(Methods, Operators, Casts, Writing, Hooked):
     def _rebuilt(cls: type[Tensor], data: Array, requires_grad: bool, device: str) -> Tensor:
         tensor = object.__new__(cls)
         tensor._data, tensor._memory, tensor._requires_grad = to_device(data, device), Memory(), requires_grad
-        tensor._grad = tensor.node = None
+        tensor._grad = tensor.node = tensor.hooks = None
         return tensor
 
     # ---- gradients ---------------------------------------------------------------------------------------------------

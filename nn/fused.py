@@ -160,7 +160,9 @@ def _norm(x: Any, weight: Any, bias: Any, axes: int, eps: float, *, centred: boo
         d_w, d_b = parts[0]
         for more_w, more_b in parts[1:]:
             d_w, d_b = d_w + more_w if has_weight else None, d_b + more_b if has_bias else None
-        return d_x, d_w.reshape(affine) if has_weight else None, d_b.reshape(affine) if has_bias else None
+        if axes > 1:  # a view would be copied once more before it becomes a leaf's gradient
+            d_w, d_b = [None if d is None else d.reshape(affine) for d in (d_w, d_b)]
+        return d_x, d_w, d_b
 
     return y, pullback
 
