@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import nn.functional as F
-from minigrad import Tensor, op, zeros
-from minigrad.backend import array_module
-from minigrad.bfloat import takes_bfloat16
+from minigrad import zeros
 from nn import init
 from nn.common import probability
+from nn.heads import heads_of_projections, join_heads, split_heads
 from nn.linear import Linear
 from nn.module import Module, Parameter
+from nn.scaled_dot_product import multi_head_attention
 
 
 class MultiHeadAttention(Module):
@@ -102,14 +102,13 @@ class MultiHeadAttention(Module):
         fit.
         """
         self._check_shapes(query, key, value)
-        q, k, v = self._project(query, key, value)  # (B, H, N, d)
+        projections = self._project(query, key, value)
         dropout = self.dropout if self.training else 0.0
-        if need_weights:
-            output, weights = F.attention_with_weights(q, k, v, mask, dropout, is_causal)
-        else:
-            output = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal)  # (B, H, N_q, d)
-        output = self.out_proj(join_heads([output]))  # (B, N_q, D)
-        return (output, weights) if need_weights else output
+        if not need_weights:
+            return self.out_proj(multi_head_attention(*projections, self.num_heads, mask, dropout, is_causal))
+        q, k, v = heads_of_projections(*projections, heads=self.num_heads, split=split_heads)
+        output, weights = F.attention_with_weights(q, k, v, mask, dropout, is_causal)
+        return self.out_proj(join_heads([output])), weights
 
     def _check_shapes(self, query: Any, key: Any, value: Any) -> None:
         shapes = query.shape, key.shape, value.shape
@@ -121,21 +120,19 @@ class MultiHeadAttention(Module):
                 f"they are (B, N_q, {widths[0]}), (B, N_k, {widths[1]}) and (B, N_k, {widths[2]})"
             )
 
-    def _project(self, query: Any, key: Any, value: Any) -> tuple[Tensor, ...]:
-        """The heads of Q, K and V, (B, H, N, d) each, in as few products as there are different inputs."""
-        width, heads = self.d_model, self.num_heads
+    def _project(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        """The projections, in as few products as there are different inputs: see `nn.heads.heads_of_projections`."""
         weight, *others = self._weights()
         bias = self.in_proj_bias
         if not others and query is key and key is value:
-            return split_heads(F.linear(query, weight, bias), heads=heads, parts=3)
+            return F.linear(query, weight, bias), None, None
         if not others and key is value:
             (w_q, w_kv), (b_q, b_kv) = self.query_and_others()
-            (q,) = split_heads(F.linear(query, w_q, b_q), heads=heads, parts=1)
-            return q, *split_heads(F.linear(key, w_kv, b_kv), heads=heads, parts=2)
-        weights = (weight, *others) if others else weight.split(width)
-        biases = (None, None, None) if bias is None else bias.split(width)
-        projected = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
-        return tuple(split_heads(x, heads=heads, parts=1)[0] for x in projected)
+            return F.linear(query, w_q, b_q), F.linear(key, w_kv, b_kv), None
+        weights = (weight, *others) if others else weight.split(self.d_model)
+        biases = (None, None, None) if bias is None else bias.split(self.d_model)
+        q, k, v = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+        return q, k, v
 
     def query_and_others(self) -> tuple[Any, Any]:
         """The packed weight and bias, each as the query's part and that of key and value; the bias as two None."""
@@ -146,24 +143,3 @@ class MultiHeadAttention(Module):
     def extra_repr(self) -> str:
         bias = self.in_proj_bias is not None
         return f"{self.d_model}, num_heads={self.num_heads}, dropout={self.dropout}, bias={bias}"
-
-
-@takes_bfloat16
-@op(linear=True)
-def split_heads(x: Any, *, heads: int, parts: int) -> Any:
-    """Vectors (B, N, parts D) to so many (B, H, N, d), without a copy: of each vector's parts, each head's features."""
-    batch, length, width = x.shape
-    split = x.reshape(batch, length, parts, heads, width // (parts * heads))
-    values = tuple([split[:, :, part].swapaxes(1, 2) for part in range(parts)])
-    return values, lambda gradients: join_heads(list(gradients))
-
-
-@takes_bfloat16
-@op(linear=True)
-def join_heads(*xs: Any) -> Any:
-    """The opposite of `split_heads`: one or more (B, H, N, d) to (B, N, parts D)."""
-    batch, heads, length, features = xs[0].shape
-    turned = [x.swapaxes(1, 2) for x in xs]  # often in this order in memory already
-    joined = turned[0] if len(xs) == 1 else array_module(xs[0]).stack(turned, axis=2)
-    joined = joined.reshape(batch, length, len(xs) * heads * features)
-    return joined, lambda g: split_heads(g, heads=heads, parts=len(xs))

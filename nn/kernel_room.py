@@ -7,7 +7,6 @@ algorithm are in `kernels`; what they take is (B, H, N, d), and here other forms
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,15 @@ import numpy as np
 from kernels import attention_backward, attention_forward
 from kernels.dropout import dropout_factor
 from kernels.tiles import HEAD_DIMS
-from minigrad import Tensor, op, ops
+from minigrad import op, ops
 from minigrad.backend import array_module, device_of, to_device
 from minigrad.bfloat import takes_bfloat16
 from minigrad.dtypes import is_16_bit
 from minigrad.ops.elementwise import narrowed
-from minigrad.random import next_key
 from nn.common import array_of, as_dtype, repeated_heads
-from nn.masks import read_masks
+from nn.masks import read_masks, wants_gradient
 from nn.plain_room import plain_attention
-from nn.rooms import wants_tensor_cores
+from nn.rooms import TileOptions, wants_tensor_cores
 
 # ---- the operation ---------------------------------------------------------------------------------------------------
 
@@ -36,25 +34,21 @@ def composed_attention(
     mask: Any,
     key_lengths: Any,
     *,
-    is_causal: bool,
-    causal_offset: int,
-    scale: float,
-    dropout_p: float,
-    dropout_key: Sequence[int] | None,
+    options: TileOptions,
     mask_gradient: bool,
     tensor_cores: bool,
 ) -> Any:
     """The same in the plain room, with the same dropout: from it come gradients of gradients."""
     shape = (*query.shape[:-1], key.shape[-2])  # (B, H, N_q, N_k)
-    visible, bias = read_masks(query, shape, mask, is_causal, causal_offset, key_lengths)
+    visible, bias = read_masks(query, shape, mask, options.is_causal, options.causal_offset, key_lengths)
     kept = None
-    if dropout_key is not None:
-        factor = dropout_factor(shape, dropout_p, dropout_key).astype(np.float32)
+    if options.dropout_key is not None:
+        factor = dropout_factor(shape, options.dropout_p, options.dropout_key).astype(np.float32)
         kept = to_device(factor, device_of(array_of(query)))
     heads = query.shape[1]
     inputs = (query, repeated_heads(key, heads), repeated_heads(value, heads), bias)
     q, k, v, bias = [as_dtype(x, np.float32) for x in inputs]
-    return narrowed(plain_attention(q, k, v, bias, visible, kept, scale=scale), query.dtype)
+    return narrowed(plain_attention(q, k, v, bias, visible, kept, scale=options.scale), query.dtype)
 
 
 @takes_bfloat16
@@ -66,11 +60,7 @@ def kernel_attention(
     mask: Any,
     key_lengths: Any,
     *,
-    is_causal: bool,
-    causal_offset: int,
-    scale: float,
-    dropout_p: float,
-    dropout_key: Sequence[int] | None,
+    options: TileOptions,
     mask_gradient: bool,
     tensor_cores: bool,
 ) -> Any:
@@ -80,20 +70,11 @@ def kernel_attention(
     gradients' formulas are at `kernels.attention_backward`, which makes the weights again. mask_gradient: whether that
     of a floating mask is wanted. tensor_cores: for float32 too.
     """
-    options: dict[str, Any] = {
-        "bias": mask,
-        "key_lengths": key_lengths,
-        "is_causal": is_causal,
-        "causal_offset": causal_offset,
-        "scale": scale,
-        "dropout_p": dropout_p,
-        "dropout_key": dropout_key,
-        "tensor_cores": tensor_cores,
-    }
-    output, lse = attention_forward(query, key, value, **options)
+    given = {"bias": mask, "key_lengths": key_lengths, "tensor_cores": tensor_cores, **options._asdict()}
+    output, lse = attention_forward(query, key, value, **given)
 
     def pullback(g: Any) -> tuple[Any, ...]:
-        gradients = attention_backward(g, query, key, value, output, lse, **options, bias_gradient=mask_gradient)
+        gradients = attention_backward(g, query, key, value, output, lse, **given, bias_gradient=mask_gradient)
         return *gradients, None
 
     return output, pullback
@@ -111,10 +92,7 @@ def attention_by_kernels(
     *,
     leading: tuple[int, ...],
     dtype: np.dtype,
-    is_causal: bool,
-    causal_offset: int,
-    scale: float,
-    dropout_p: float,
+    options: TileOptions,
     enable_gqa: bool,
 ) -> Any:
     """`nn.functional.scaled_dot_product_attention` of arguments that it has checked, (*leading, N_q, E) in `dtype`.
@@ -143,12 +121,8 @@ def attention_by_kernels(
         *inputs,
         mask,
         key_lengths,
-        is_causal=is_causal,
-        causal_offset=causal_offset,
-        scale=scale,
-        dropout_p=dropout_p,
-        dropout_key=next_key() if dropout_p > 0 else None,
-        mask_gradient=isinstance(mask, Tensor) and mask.requires_grad,
+        options=options,
+        mask_gradient=wants_gradient(mask),
         tensor_cores=wants_tensor_cores(),
     )
     if value.shape[-1] < width:

@@ -1,10 +1,13 @@
-"""Masks of attention: the two that models make, and how the door of attention reads those it is given.
+"""Masks of attention: the two that models make, and how the doors of attention read those they are given.
 
 One polarity everywhere: True = may be attended to. Masks broadcast to the scores, (B, H, N_q, N_k), by NumPy's rule.
 """
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -35,8 +38,56 @@ def causal_mask(N_q: int, N_k: int, offset: int = 0) -> Tensor:
     return Tensor(_not_after(np, N_q, N_k, offset))
 
 
+class Visible:
+    """Which keys each query may attend to, and forms of it that rooms ask for, each made once.
+
+    Attributes:
+        array: booleans that broadcast to the scores (..., N_q, N_k), with two axes at least.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self._ceilings: dict[np.dtype, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"visible keys of shape {self.array.shape}"
+
+    def ceiling(self, dtype: np.dtype) -> Any:
+        """What no score may be above: infinity where visible, else -infinity. Along rows of memory lie the queries."""
+        ceiling = self._ceilings.get(dtype)
+        if ceiling is None:
+            library = array_module(self.array)
+            turned = library.ascontiguousarray(self.array.swapaxes(-1, -2))  # (..., N_k, N_q)
+            ceiling = library.where(turned, dtype.type(math.inf), -math.inf).swapaxes(-1, -2)
+            self._ceilings[dtype] = ceiling
+        return ceiling
+
+    @functools.cached_property
+    def ends(self) -> Any:
+        """(N_q,): how many keys there are up to the last one that a query sees, whichever its batch entry and head."""
+        seen = self.array.any(axis=tuple(range(self.array.ndim - 2)))  # (N_q, N_k)
+        return np.where(seen.any(axis=-1), seen.shape[-1] - seen[:, ::-1].argmax(axis=-1), 0)
+
+
 def _not_after(library: Any, n_q: int, n_k: int, offset: int) -> Any:
     return library.arange(n_k) <= library.arange(offset, offset + n_q)[:, None]
+
+
+MOST_KEPT = 1 << 16  # scores; of more, making the causal mask is a small part of the work
+
+
+def _causal(library: Any, n_q: int, n_k: int, offset: int) -> Visible:
+    """The causal mask: of NumPy's arrays the same object again, unless it is large."""
+    if library is np and n_q * n_k <= MOST_KEPT and type(offset) is int:
+        return _kept_causal(n_q, n_k, offset)
+    return Visible(_not_after(library, n_q, n_k, offset))
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_causal(n_q: int, n_k: int, offset: int) -> Visible:
+    visible = Visible(_not_after(np, n_q, n_k, offset))
+    visible.array.flags.writeable = False
+    return visible
 
 
 def check_masks(
@@ -56,25 +107,31 @@ def check_masks(
 def read_masks(
     query: Any, shape: tuple[int, ...], attn_mask: Any, is_causal: bool, causal_offset: int, key_lengths: Any
 ) -> tuple[Any, Any]:
-    """(visible, bias) of masks that were checked: all conditions in one, and what is added to the scores."""
-    conditions: list[Any] = []
+    """(visible, bias) of masks that were checked: all conditions in one, or None, and what is added to the scores."""
+    library = array_module(array_of(query))
+    causal = _causal(library, shape[-2], shape[-1], causal_offset) if is_causal else None
+    if attn_mask is None and key_lengths is None:  # the usual case
+        return causal, None
+    conditions = [] if causal is None else [causal.array]
     bias = None
     if attn_mask is not None:
         if attn_mask.ndim < 2:
             attn_mask = ops.reshape(attn_mask, (1, -1))
         if attn_mask.dtype == np.bool_:
-            conditions.append(array_of(attn_mask))
+            conditions.append(array_of(attn_mask).copy())  # its owner may write over it before gradients are taken
         else:
             bias = attn_mask
     if key_lengths is not None:
         lengths = array_of(key_lengths).reshape(-1, *[1] * (len(shape) - 1))  # (B, 1, 1, 1)
-        conditions.append(array_module(lengths).arange(shape[-1]) < lengths)
-    if is_causal:
-        conditions.append(_not_after(array_module(array_of(query)), shape[-2], shape[-1], causal_offset))
-    visible = None
-    for condition in conditions:
-        visible = condition if visible is None else visible & condition
-    return visible, bias
+        conditions.append(library.arange(shape[-1]) < lengths)
+    if len(conditions) == 1:
+        return causal or Visible(conditions[0]), bias
+    return Visible(functools.reduce(operator.and_, conditions)) if conditions else None, bias
+
+
+def wants_gradient(mask: Any) -> bool:
+    """Whether it is a Tensor to which gradients go."""
+    return isinstance(mask, Tensor) and mask.requires_grad
 
 
 def _check_mask(mask: Any, shape: tuple[int, ...]) -> None:

@@ -1,6 +1,6 @@
 """The plain room of attention: the definition, as a composition of operations.
 
-It takes the six inputs that `nn.rooms` lists, and is the reference of the other rooms.
+It takes what `nn.rooms` lists, and is the reference of the other rooms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def attention_weights(query: Any, key: Any, bias: Any, visible: Any, *, scale: f
     """softmax(Q Kᵀ scale + bias) over the visible keys (..., N_q, N_k): Vaswani et al. 2017, equation 1."""
     scores = matmul(query, swapaxes(key, -1, -2)) * scale  # (..., N_q, N_k)
     scores = scores if bias is None else scores + bias
-    scores = scores if visible is None else where(visible, scores, -math.inf)
+    scores = scores if visible is None else where(visible.array, scores, -math.inf)
     exponentials = exp(scores - _row_maximum(scores))  # 0 where hidden
     total = sum(exponentials, axis=-1, keepdims=True)  # (..., N_q, 1), 0 if nothing is visible
     return exponentials / where(total == 0, 1.0, total)

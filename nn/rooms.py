@@ -1,17 +1,17 @@
 """The rooms of attention: several ways to compute softmax(Q Kᵀ scale) V, which give the same numbers and gradients.
 
 The door to them is `nn.scaled_dot_product`: it checks shapes and dtypes, reads the masks, and asks here which room is
-to be taken. "plain" and "fused", in `nn.plain_room` and `nn.fused_room`, get the same six inputs:
+to be taken. "plain" and "fused", in `nn.plain_room` and `nn.fused_room`, get the same six things:
 
     query    (..., N_q, d)      float32 or float64, like key and value; their leading axes are equal
     key      (..., N_k, d)
     value    (..., N_k, E)
     bias     floating, or None: added to the scores; broadcasts to (..., N_q, N_k), with two axes at least
-    visible  boolean, or None: True = may be attended to; broadcasts likewise
+    visible  a `nn.masks.Visible`, or None: which keys may be attended to
     kept     (..., N_q, N_k), or None: what dropout multiplies the weights by
 
-Two more rooms work in tiles, so they take the masks as they were given: "tiled", in `nn.tiled_room`, and "kernel", in
-`nn.kernel_room`.
+Two more rooms work in tiles, so they take the masks as they were given, and `TileOptions`: "tiled", in `nn.tiled_room`,
+and "kernel", in `nn.kernel_room`.
 
 What is not visible is left out before the softmax looks at a row, so no result depends on it. A query to which nothing
 is visible gets 0, and gives the gradient 0.
@@ -20,20 +20,34 @@ is visible gets 0, and gives the gradient 0.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from kernels import has_kernels
 from minigrad.threads import inherited
-from nn.fused_room import fused_attention
-from nn.plain_room import plain_attention
 
-ROOMS: dict[str, Callable[..., Any]] = {"plain": plain_attention, "fused": fused_attention}  # of the six inputs
-NAMES = (*ROOMS, "tiled", "kernel")
+NAMES = ("plain", "fused", "tiled", "kernel")
 MANY_SCORES = 2**22  # N_q N_k, from which on tiles are worth it: by benchmarks/attention.py
+
+
+class TileOptions(NamedTuple):
+    """What the rooms that work in tiles are told beside arrays, as `kernels.attention_forward` names it.
+
+    Attributes:
+        is_causal, causal_offset: query i attends to key j only if j <= i + causal_offset.
+        scale: what scores are multiplied by.
+        dropout_p, dropout_key: the probability that a weight is dropped, and the key of `minigrad.random` which says
+            which ones; None if none is.
+    """
+
+    is_causal: bool
+    causal_offset: int
+    scale: float
+    dropout_p: float
+    dropout_key: Sequence[int] | None
 
 
 class _Pinned(threading.local):

@@ -1,6 +1,7 @@
-"""The door of attention: it checks what it is given, reads the masks, and calls a room.
+"""The doors of attention: they check what they are given, read the masks, and call a room.
 
-The rooms, which compute, are in `nn.rooms`; the forms of masks in `nn.masks`. `nn.functional` exports what is here.
+The rooms, which compute, are in `nn.rooms`; the forms of masks in `nn.masks`. `nn.functional` exports the doors of
+heads; `nn.attention` takes that of projections.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ import numpy as np
 from minigrad import ops
 from minigrad.autocast import in_16_bits
 from minigrad.backend import device_of
-from minigrad.dtypes import is_floating
+from minigrad.dtypes import is_16_bit, is_floating
 from minigrad.ops.elementwise import narrowed
 from minigrad.promotion import result_type
+from minigrad.random import next_key
 from minigrad.scalars import number
 from nn.common import array_of, as_dtype, dropout_mask, on_its_device, probability, repeated_heads
+from nn.fused_room import fused_attention, fused_multi_head_attention
+from nn.heads import heads_of_projections, join_heads, split_heads
 from nn.kernel_room import attention_by_kernels
-from nn.masks import check_masks, read_masks
-from nn.plain_room import attention_weights, mixture
-from nn.rooms import ROOMS, chosen_room
+from nn.masks import check_masks, read_masks, wants_gradient
+from nn.plain_room import attention_weights, mixture, plain_attention
+from nn.rooms import TileOptions, chosen_room
 from nn.tiled_room import attention_by_tiles
+
+_FLOAT32 = np.dtype(np.float32)
 
 
 @in_16_bits(exempt=["attn_mask"])
@@ -66,24 +72,63 @@ def scaled_dot_product_attention(
     value that is not floating.
     """
     leading, dtype = _leading_and_dtype(query, key, value, enable_gqa)
-    dropout_p, scale = probability("attention: dropout_p", dropout_p), _scale(scale, query)
+    dropout_p, scale = _probability(dropout_p), _scale(scale, query.shape[-1])
+    shape = (*leading, query.shape[-2], key.shape[-2])  # of the scores
     masks = {
         "attn_mask": attn_mask,
         "is_causal": is_causal,
         "causal_offset": causal_offset,
         "key_lengths": key_lengths,
     }
-    check_masks(query, (*leading, query.shape[-2], key.shape[-2]), **masks)
-    width, scores = max(query.shape[-1], value.shape[-1]), query.shape[-2] * key.shape[-2]
-    room = chosen_room(dtype, width, device_of(array_of(query)), scores)
-    if room == "kernel":
-        options = {"scale": scale, "dropout_p": dropout_p, "enable_gqa": enable_gqa, **masks}
-        return attention_by_kernels(query, key, value, leading=leading, dtype=dtype, **options)
-    if room == "tiled":
-        inputs = _alike(query, key, value, leading, dtype)
-        return narrowed(attention_by_tiles(*inputs, scale=scale, dropout_p=dropout_p, **masks), dtype)
-    inputs = _read(query, key, value, leading, dtype, dropout_p, **masks)
-    return narrowed(ROOMS[room](*inputs, scale=scale), dtype)
+    check_masks(query, shape, **masks)
+    width = max(query.shape[-1], value.shape[-1])
+    room = chosen_room(dtype, width, device_of(array_of(query)), shape[-2] * shape[-1])
+    if room in ("tiled", "kernel"):
+        dropout_key = next_key() if dropout_p > 0 else None
+        options = TileOptions(is_causal, causal_offset, scale, dropout_p, dropout_key)
+        if room == "kernel":
+            inputs = query, key, value, attn_mask, key_lengths
+            return attention_by_kernels(*inputs, leading=leading, dtype=dtype, options=options, enable_gqa=enable_gqa)
+        query, key, value = _alike(query, key, value, leading, dtype)
+        return narrowed(attention_by_tiles(query, key, value, attn_mask, key_lengths, options=options), dtype)
+    query, key, value = _alike(query, key, value, leading, dtype)
+    visible, bias, kept = _read(query, shape, dropout_p, **masks)
+    if room == "plain":
+        return narrowed(plain_attention(query, key, value, bias, visible, kept, scale=scale), dtype)
+    how = {"visible": visible, "scale": scale, "bias_gradient": wants_gradient(bias)}
+    return narrowed(fused_attention(query, key, value, bias, kept, **how), dtype)
+
+
+@in_16_bits(exempt=["attn_mask"])
+@on_its_device
+def multi_head_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    heads: int,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+) -> Any:
+    """`scaled_dot_product_attention` of the heads of projections, which are joined again: (B, N_q, D).
+
+    The projections are as `nn.heads.heads_of_projections` has them: three, two (`value` is None), or one. In the fused
+    room it is one operation.
+    """
+    projections = [x for x in (query, key, value) if x is not None]
+    (batch, n_q, width), n_k, dtype = query.shape, projections[-1].shape[1], query.dtype
+    features = width // (heads if key is not None else 3 * heads)
+    room = chosen_room(dtype, features, device_of(array_of(query)), n_q * n_k)
+    if room != "fused" or any([x.dtype != dtype for x in projections]):
+        q, k, v = heads_of_projections(query, key, value, heads=heads, split=split_heads)
+        return join_heads([scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal)])
+    dropout_p, shape = _probability(dropout_p), (batch, heads, n_q, n_k)
+    masks = {"attn_mask": attn_mask, "is_causal": is_causal, "causal_offset": 0, "key_lengths": None}
+    check_masks(query, shape, **masks)
+    query, key, value = [as_dtype(x, _wide(dtype)) for x in (query, key, value)]
+    visible, bias, kept = _read(query, shape, dropout_p, **masks)
+    how = {"visible": visible, "scale": _scale(None, features), "bias_gradient": wants_gradient(bias)}
+    return narrowed(fused_multi_head_attention(query, key, value, bias, kept, heads=heads, **how), dtype)
 
 
 @in_16_bits(exempt=["attn_mask"])
@@ -96,16 +141,28 @@ def attention_with_weights(
     The weights are the softmax's, before dropout: rows add up to 1, or to 0 where nothing may be attended to.
     """
     leading, dtype = _leading_and_dtype(query, key, value, grouped=False)
-    dropout_p, scale = probability("attention: dropout_p", dropout_p), _scale(None, query)
+    dropout_p, scale = _probability(dropout_p), _scale(None, query.shape[-1])
+    shape = (*leading, query.shape[-2], key.shape[-2])  # of the scores
     masks = {"attn_mask": attn_mask, "is_causal": is_causal, "causal_offset": 0, "key_lengths": None}
-    check_masks(query, (*leading, query.shape[-2], key.shape[-2]), **masks)
-    query, key, value, bias, visible, kept = _read(query, key, value, leading, dtype, dropout_p, **masks)
+    check_masks(query, shape, **masks)
+    query, key, value = _alike(query, key, value, leading, dtype)
+    visible, bias, kept = _read(query, shape, dropout_p, **masks)
     weights = attention_weights(query, key, bias, visible, scale=scale)
     return narrowed(mixture(weights, value, kept), dtype), narrowed(weights, dtype)
 
 
 def _leading_and_dtype(query: Any, key: Any, value: Any, grouped: bool) -> tuple[tuple[int, ...], np.dtype]:
     """The leading axes and the dtype of the output. Raises for inputs that do not fit."""
+    of_query, of_key, of_value, dtype = query.shape, key.shape, value.shape, query.dtype
+    if (  # the usual case
+        not grouped
+        and len(of_query) == len(of_key) == len(of_value) >= 2
+        and of_query[:-2] == of_key[:-2] == of_value[:-2]
+        and of_query[-1] == of_key[-1]
+        and of_key[-2] == of_value[-2]
+        and dtype is key.dtype is value.dtype is _FLOAT32
+    ):
+        return of_query[:-2], dtype
     shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"
     dtypes = [x.dtype for x in (query, key, value)]
     if not all(is_floating(dtype) for dtype in dtypes):
@@ -125,8 +182,7 @@ def _leading_and_dtype(query: Any, key: Any, value: Any, grouped: bool) -> tuple
             )
         leading = [(*axes[:-1], query.shape[-3]) for axes in leading]
     try:
-        alike = leading[0] == leading[1] == leading[2] and dtypes[0] == dtypes[1] == dtypes[2]  # the usual case
-        return (leading[0], dtypes[0]) if alike else (np.broadcast_shapes(*leading), result_type([query, key, value]))
+        return np.broadcast_shapes(*leading), result_type([query, key, value])
     except ValueError:
         raise ValueError(
             f"attention: the leading axes of {shapes} do not broadcast; enable_gqa=True lets heads of the query share "
@@ -138,28 +194,34 @@ def _shares_heads(query: Any, x: Any) -> bool:
     return query.ndim >= 3 and x.ndim >= 3 and x.shape[-3] != 0 and query.shape[-3] % x.shape[-3] == 0
 
 
-def _scale(scale: Any, query: Any) -> float:
-    return 1.0 / math.sqrt(max(1, query.shape[-1])) if scale is None else float(number("attention: scale", scale))
+def _probability(p: Any) -> float:
+    return 0.0 if type(p) is float and p == 0.0 else probability("attention: dropout_p", p)
 
 
-def _read(
-    query: Any, key: Any, value: Any, leading: tuple[int, ...], dtype: np.dtype, dropout_p: float, **masks: Any
-) -> tuple[Any, ...]:
-    """What was given and checked as the rooms take it: their six inputs, in `dtype` but at least float32.
+def _scale(scale: Any, features: int) -> float:
+    return 1.0 / math.sqrt(max(1, features)) if scale is None else float(number("attention: scale", scale))
+
+
+def _read(query: Any, shape: tuple[int, ...], dropout_p: float, **masks: Any) -> tuple[Any, Any, Any]:
+    """(visible, bias, kept) as the rooms take them, of what was given and checked; shape: of the scores.
 
     What they drop is drawn on the CPU, also for a GPU; the kernel room, which is taken there, draws for itself.
     """
-    query, key, value = _alike(query, key, value, leading, dtype)
-    shape = (*leading, query.shape[-2], key.shape[-2])  # of the scores
     visible, bias = read_masks(query, shape, **masks)
     kept = dropout_mask(query, shape, dropout_p) if dropout_p > 0 else None
-    return query, key, value, as_dtype(bias, query.dtype), visible, kept
+    return visible, as_dtype(bias, query.dtype), kept
 
 
 def _alike(query: Any, key: Any, value: Any, leading: tuple[int, ...], dtype: np.dtype) -> tuple[Any, ...]:
     """The three with these leading axes, in `dtype` but at least float32."""
-    wide = np.promote_types(dtype, np.float32)
-    return tuple([as_dtype(_expanded(x, leading), wide) for x in (query, key, value)])
+    wide, given = _wide(dtype), (query, key, value)
+    if all([x.dtype is wide and x.shape[:-2] == leading for x in given]):  # the usual case
+        return given
+    return tuple([as_dtype(_expanded(x, leading), wide) for x in given])
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    return _FLOAT32 if is_16_bit(dtype) else dtype
 
 
 def _expanded(x: Any, leading: tuple[int, ...]) -> Any:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernels.dropout import read_dropout
-from minigrad import Tensor, op, ops
+from minigrad import op, ops
 from minigrad.backend import array_module, device_of, to_device
 from minigrad.dividing import divide
-from minigrad.random import next_key
 from nn.common import array_of, as_dtype
 from nn.fused_room import NS_OF_A_SCORE
-from nn.masks import read_masks
+from nn.masks import read_masks, wants_gradient
 from nn.plain_room import plain_attention
+from nn.rooms import TileOptions
 
 QUERIES, KEYS = 256, 512  # of a tile
 Place = tuple[int, ...]  # of a head, on the leading axes
@@ -36,21 +36,17 @@ def composed_attention(
     mask: Any,
     key_lengths: Any,
     *,
-    is_causal: bool,
-    causal_offset: int,
-    scale: float,
-    dropout_p: float,
-    dropout_key: Sequence[int] | None,
+    options: TileOptions,
     mask_gradient: bool,
 ) -> Any:
     """The same in the plain room, with the same dropout: from it come gradients of gradients."""
     shape = (*query.shape[:-1], key.shape[-2])  # of the scores
-    visible, bias = read_masks(query, shape, mask, is_causal, causal_offset, key_lengths)
+    visible, bias = read_masks(query, shape, mask, options.is_causal, options.causal_offset, key_lengths)
     kept = None
-    if dropout_key is not None:
+    if options.dropout_key is not None:
         q, k, lengths = array_of(query), array_of(key), array_of(key_lengths)
-        kept = _Tiles(q, k, None, lengths, is_causal, causal_offset, dropout_p, dropout_key).dropout_factor()
-    return plain_attention(query, key, value, as_dtype(bias, query.dtype), visible, kept, scale=scale)
+        kept = _Tiles(q, k, None, lengths, options).dropout_factor()
+    return plain_attention(query, key, value, as_dtype(bias, query.dtype), visible, kept, scale=options.scale)
 
 
 @op(reference=composed_attention, exempt=["mask", "key_lengths"], optional=["mask", "key_lengths"])
@@ -61,11 +57,7 @@ def tiled_attention(
     mask: Any,
     key_lengths: Any,
     *,
-    is_causal: bool,
-    causal_offset: int,
-    scale: float,
-    dropout_p: float,
-    dropout_key: Sequence[int] | None,
+    options: TileOptions,
     mask_gradient: bool,
 ) -> Any:
     """dropout(softmax(Q Kᵀ scale + mask)) V by tiles: Dao 2023, "FlashAttention-2", algorithms 1 and 2.
@@ -80,8 +72,8 @@ def tiled_attention(
 
     mask_gradient: whether that of a floating mask, dS summed over what it was broadcast to, is wanted.
     """
-    library, dtype = array_module(query), query.dtype
-    tiles = _Tiles(query, key, mask, key_lengths, is_causal, causal_offset, dropout_p, dropout_key)
+    library, dtype, scale = array_module(query), query.dtype, options.scale
+    tiles = _Tiles(query, key, mask, key_lengths, options)
     output = library.empty_like(query, shape=(*query.shape[:-1], value.shape[-1]))  # (..., N_q, E)
     lowest = float(np.finfo(dtype).min)  # not -inf: the difference of two is to be a number
     greatest, share = library.full(query.shape[:-1], lowest, dtype), library.empty(query.shape[:-1], dtype)
@@ -192,25 +184,15 @@ class _Tiles:
         drops, keep_scale: whether dropout drops anything, and what it multiplies the rest by.
     """
 
-    def __init__(
-        self,
-        query: Any,
-        key: Any,
-        mask: Any,
-        key_lengths: Any,
-        is_causal: bool,
-        causal_offset: int,
-        dropout_p: float,
-        dropout_key: Sequence[int] | None,
-    ) -> None:
+    def __init__(self, query: Any, key: Any, mask: Any, key_lengths: Any, options: TileOptions) -> None:
         self.library, self.dtype, self._device = array_module(query), query.dtype, device_of(query)
         self.shape = (*query.shape[:-1], key.shape[-2])
         self._mask = None if mask is None else self.library.broadcast_to(mask, self.shape)  # a view
         self._lengths = None if key_lengths is None else key_lengths.tolist()
-        self._causal_offset = causal_offset if is_causal else None
-        dropout = read_dropout(dropout_p, dropout_key, "dropout_p", "dropout_key")
-        self.drops, self.keep_scale, self._drop_below = dropout_key is not None, dropout.keep_scale, dropout.drop_below
-        self._dropout_key = dropout_key
+        self._causal_offset = options.causal_offset if options.is_causal else None
+        dropout = read_dropout(options.dropout_p, options.dropout_key, "dropout_p", "dropout_key")
+        self.keep_scale, self._drop_below = dropout.keep_scale, dropout.drop_below
+        self.drops, self._dropout_key = options.dropout_key is not None, options.dropout_key
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[Place, slice]]:
         """The queries whose tiles are in one row, of each head from the number `start` to below `stop`."""
@@ -289,10 +271,7 @@ def attention_by_tiles(
     attn_mask: Any,
     key_lengths: Any,
     *,
-    is_causal: bool,
-    causal_offset: int,
-    scale: float,
-    dropout_p: float,
+    options: TileOptions,
 ) -> Any:
     """`nn.functional.scaled_dot_product_attention` of arguments that it has checked; the leading axes are equal."""
     if attn_mask is not None and attn_mask.ndim < 2:
@@ -303,10 +282,6 @@ def attention_by_tiles(
         value,
         attn_mask,
         key_lengths,
-        is_causal=is_causal,
-        causal_offset=causal_offset,
-        scale=scale,
-        dropout_p=dropout_p,
-        dropout_key=next_key() if dropout_p > 0 else None,
-        mask_gradient=isinstance(attn_mask, Tensor) and attn_mask.requires_grad,
+        options=options,
+        mask_gradient=wants_gradient(attn_mask),
     )

@@ -7,7 +7,6 @@ import pytest
 
 import minigrad as mg
 import nn
-from nn.attention import join_heads, split_heads
 from nn.masks import padding_mask
 from tests.nn.attention import TOLERANCE, draw
 from tests.support import assert_close, torch_or_skip
@@ -142,46 +141,3 @@ def test_repr_shows_sizes_and_options():
     assert repr(nn.MultiHeadAttention(8, 2, 0.1, bias=False)).startswith(
         "MultiHeadAttention(\n  8, num_heads=2, dropout=0.1, bias=False\n  (out_proj): Linear("
     )
-
-
-# ---- heads -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", mg.bfloat16])
-@pytest.mark.parametrize("parts", [1, 2, 3])
-def test_heads_are_split_off_and_joined_again(parts, dtype):
-    x = mg.Tensor(np.arange(2 * 5 * parts * 12).reshape(2, 5, parts * 12) % 64, dtype=dtype)
-    heads = split_heads(x, heads=3, parts=parts)
-    assert [part.shape for part in heads] == [(2, 3, 5, 4)] * parts and heads[0].dtype == x.dtype
-    for number, part in enumerate(heads):
-        of_part = x[..., number * 12 : (number + 1) * 12]  # (B, N, D)
-        assert (part == of_part.reshape(2, 5, 3, 4).transpose(1, 2)).all().item()
-    assert (join_heads(list(heads)) == x).all().item()
-
-
-def test_gradients_of_heads_pass_gradcheck():
-    (x,) = draw((2, 5, 24))
-
-    def products(x):
-        q, k = split_heads(x, heads=3, parts=2)
-        return join_heads([q * k, k * k]) * x, join_heads([q])
-
-    assert mg.gradcheck(products, [x], order=2)
-
-
-def test_heads_that_are_not_used_have_the_gradient_0():
-    x = mg.ones(1, 2, 12, requires_grad=True)
-    _, second, _ = split_heads(x, heads=2, parts=3)
-    second.sum().backward()
-    assert x.grad.tolist() == [[[0] * 4 + [1] * 4 + [0] * 4] * 2]
-
-
-@pytest.mark.cpu_only(reason="it looks at the memory of NumPy arrays")
-def test_heads_are_views_and_notice_a_write():
-    x = mg.ones(1, 2, 4)
-    (head,) = split_heads(x, heads=2, parts=1)
-    assert np.shares_memory(head.data, x.data)
-    product = head * mg.ones(1, 2, 2, 2, requires_grad=True)
-    x[0, 0, 0] = 5.0
-    with pytest.raises(RuntimeError, match="changed in place"):
-        product.sum().backward()

@@ -31,6 +31,27 @@ def test_causal_mask():
     assert causal_mask(0, 3).shape == (0, 3) and not causal_mask(2, 2, offset=-5).any()
 
 
+@pytest.mark.cpu_only(reason="on a GPU kernels read the option")
+def test_a_small_causal_mask_is_made_once_for_all_calls():
+    x = mg.Tensor(draw((2, 3, 4))[0], requires_grad=True)
+
+    def mask_of(**options):
+        with F.attention_room("fused"):
+            return F.scaled_dot_product_attention(x, x, x, is_causal=True, **options).node.options["visible"]
+
+    kept = mask_of()
+    assert kept is mask_of() and kept is not mask_of(causal_offset=1)
+    assert kept.array.tolist() == np.tri(3, dtype=bool).tolist()
+    ceiling = kept.ceiling(np.dtype(np.float32))
+    assert ceiling.dtype == np.float32 and ceiling is kept.ceiling(ceiling.dtype)
+    assert ceiling.tolist() == np.where(np.tri(3, dtype=bool), INF, -INF).tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        kept.array[0, 1] = True
+    large = mg.zeros(1, 300, 4, requires_grad=True)
+    masks = [F.scaled_dot_product_attention(large, large, large, is_causal=True).node.options["visible"] for _ in "ab"]
+    assert masks[0] is not masks[1]
+
+
 def test_padding_mask_refuses_other_shapes():
     with pytest.raises(ValueError, match=r"padding_mask: ids must have the shape \(B, N\), got \(3,\)"):
         padding_mask(np.array([1, 2, 0]), 0)
