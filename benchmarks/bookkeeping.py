@@ -23,6 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a clone's, installed or not
 
 import minigrad as mg
+from benchmarks.engines.command import count
 
 LENGTH, SHAPE = 50, (8, 8)
 
@@ -57,7 +58,7 @@ def compared(ours: Callable[[], None], theirs: Callable[[], None], pairs: int) -
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="Time chains of small operations beside PyTorch and bare NumPy.")
-    parser.add_argument("--pairs", type=int, default=2000, help="how many pairs are timed (default: 2000)")
+    parser.add_argument("--pairs", type=count, default=2000, help="how many pairs are timed (default: 2000)")
     pairs = parser.parse_args().pairs
     rng = np.random.default_rng(0)
     a, b = rng.uniform(0.9, 1.1, (2, *SHAPE)).astype(np.float32)

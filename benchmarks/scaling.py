@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a clone's, installed or not
 
-from benchmarks.engines.command import parsed, parser_of, write
+from benchmarks.engines.command import folder, parsed, parser_of, write
 from benchmarks.engines.floor import multiplications
 from benchmarks.engines.in_minigrad import draw, make
 from benchmarks.engines.measuring import Measured, take_turns
@@ -114,11 +114,8 @@ def draw_sweeps(results: dict[str, list[Measured]], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = parser_of("Measure how the cost of a training step grows.")
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs"), help="folder for the plot and numbers (default: runs)"
-    )
+    parser.add_argument("--out", type=folder, default="runs", help="folder for the plot and numbers (default: runs)")
     given = parsed(parser, arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
     print(f"around: {BASE}; threads: {given.threads}, rounds: {given.rounds}", flush=True)
     results: dict[str, list[Measured]] = {}
     for sweep in SWEEPS:

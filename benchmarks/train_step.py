@@ -5,8 +5,9 @@
 
 Every engine runs in a process of its own, starts from the same parameters and trains on the same batches; the losses of
 the first steps must agree. Then the engines take turns in blocks of about half a second, and a ratio is the median
-over rounds of the times of one round, so that a busy machine weighs on both; its quartiles stand beside it. The floor
-is the step's matrix products alone. Memory is the peak of a process, less what it had before its model was made.
+over rounds of the times of one round, so that a busy machine weighs on both; its quartiles stand beside it. A slow
+engine takes fewer turns. The floor is the step's matrix products alone, in two ways of which the faster counts. Memory
+is the peak of a process, less what it had before its model was made.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a clone's, installed or not
 
-from benchmarks.engines.command import names, parsed, parser_of, write
+from benchmarks.engines.command import names, new_file, parsed, parser_of, write
 from benchmarks.engines.in_minigrad import draw, make
 from benchmarks.engines.measuring import Measured, NotTheSame, measure
 from benchmarks.engines.processes import WorkerError
 from benchmarks.engines.sizes import SIZES, Workload
-from benchmarks.engines.tables import mebibytes, table
+from benchmarks.engines.tables import mebibytes, ratio, table
 from benchmarks.engines.worker import ENGINES
 from training.tasks.base import MissingDependency
 
-OURS, FLOOR = ("minigrad", "parallel"), "floor"
+OURS, FLOORS = ("minigrad", "parallel"), ("floor-blas", "floor-divided")
+NAMES = (*(name for name in ENGINES if name not in FLOORS), "floor")
 
 
 def lines(measured: Sequence[Measured]) -> tuple[list[str], list[list[str]]]:
     """Heads and a line for each engine: ms of a step, ratios of ours to it, multiple of the floor, memory."""
     by_name = {result.name: result for result in measured}
     ours = [by_name[name] for name in OURS if name in by_name]
+    floor = min((by_name[name] for name in FLOORS if name in by_name), key=lambda it: it.milliseconds, default=None)
     rows = []
     for result in measured:
         row = [result.name, f"{result.milliseconds:.2f}"]
-        for own in ours:
-            low, middle, high = own.ratios_to(result)
-            row.append("1" if own is result else f"{middle:.2f} ({low:.2f}-{high:.2f})")
-        row.append(f"{result.ratios_to(by_name[FLOOR])[1]:.2f}" if FLOOR in by_name else "-")
-        row.append("-" if result.name == FLOOR else mebibytes(result.peak_bytes))
+        row += ["1" if own is result else ratio(own.ratios_to(result)) for own in ours]
+        row.append(f"{result.ratios_to(floor)[1]:.2f}" if floor else "-")
+        row.append("-" if result.name in FLOORS else mebibytes(result.peak_bytes))
         rows.append([*row, result.version])
     return ["", "ms/step", *(f"{own.name} / it" for own in ours), "x floor", "peak MiB", "with"], rows
 
@@ -49,12 +50,11 @@ def lines(measured: Sequence[Measured]) -> tuple[list[str], list[list[str]]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 if every size was measured, and the engines agree."""
     parser = parser_of("Time a training step in minigrad and in other engines.")
-    parser.add_argument(
-        "--engines", type=names(list(ENGINES), "engine"), default=list(ENGINES), help=", ".join(ENGINES)
-    )
-    parser.add_argument("--json", type=Path, help="a file for all that was measured")
+    parser.add_argument("--engines", type=names(NAMES, "engine"), default=NAMES, help=", ".join(NAMES))
+    parser.add_argument("--json", type=new_file, help="a file for all that was measured")
     parser.add_argument("--sizes", type=names(list(SIZES), "size"), default=list(SIZES), help=", ".join(SIZES))
     given = parsed(parser, arguments)
+    engines = [part for name in given.engines for part in (FLOORS if name == "floor" else (name,))]
     results: dict[str, list[Measured]] = {}
     for name in given.sizes:
         size = SIZES[name]
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             workload = Workload(Path(folder) / "workload.npz")
             try:
                 workload.save(size, make(size).state_dict(), draw(size))
-                results[name] = measure(workload, given.engines, given.rounds, given.threads, given.block)
+                results[name] = measure(workload, engines, given.rounds, given.threads, given.block)
             except (NotTheSame, WorkerError, MissingDependency) as error:
                 print(f"{name} was not measured: {error}", flush=True)
             else:

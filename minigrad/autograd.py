@@ -191,6 +191,9 @@ def _walk(
                     gradients[target] = result
                 elif fits and target in owned:
                     held += result
+                elif fits and type(held) is ndarray and held.ndim > 0:  # of none, a sum is no array
+                    gradients[target] = held + result
+                    owned.add(target)
                 else:
                     _accumulate(gradients, owned, target, result, name)
     return gradients, owned, hooked

@@ -1,8 +1,8 @@
 """Large work on arrays, divided: an operation does its rows in parts, each in a thread of its own at the same time.
 
 NumPy computes in one thread, but for products, which its BLAS may divide; that waits for work by spinning, which slows
-whatever the other threads do. So `minigrad.process` puts BLAS on one thread, and operations divide products of matrices,
-attention, norms, GELU and an optimizer's step themselves, where that is worth a thread's start.
+whatever the other threads do. So `minigrad.process` puts BLAS on one thread, and operations divide products of
+matrices, attention, norms, GELU and an optimizer's step themselves, where that is worth a thread's start.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def set_num_threads(number: int) -> None:
     """Let operations divide large work on a CPU into so many parts: 1 for none.
 
     As long as nobody calls it, that is MINIGRAD_NUM_THREADS in the environment, or else OMP_NUM_THREADS, or else how
-    many cores the process may use. Results with another number differ by rounding; with the same one they are the same
-    bits again. Raises ValueError for anything but an integer from 1 to 128.
+    many cores the process may use; if the first makes no sense, a warning says so. Results with another number differ
+    by rounding; with the same one they are the same bits again. Raises ValueError for anything but an integer from 1
+    to 128.
     """
     global _count
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST_THREADS:
@@ -47,16 +48,15 @@ def set_num_threads(number: int) -> None:
 
 
 def _default() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = os.environ.get("MINIGRAD_NUM_THREADS", "")
-    number = _number(given)
-    if number is not None:
+    if (number := _number(given)) is not None:
         return number
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     number = _number(os.environ.get("OMP_NUM_THREADS", "")) or min(cores, MOST_THREADS)
     if given:
         warnings.warn(
-            f"MINIGRAD_NUM_THREADS={given!r} is passed over: it must be an integer of 1 or more. Operations divide large "
-            f"work into {number} instead, as without it",
+            f"MINIGRAD_NUM_THREADS={given!r} is passed over: it must be an integer from 1 on. Operations divide large "
+            f"work into {number}, as if it were not set",
             stacklevel=2,
         )
     return number

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from minigrad import backend, dtypes
-from minigrad.methods import sizes_of
 from minigrad.promotion import get_default_dtype, result_type
 from minigrad.random import Generator, next_generator
 from minigrad.scalars import check_held, number
+from minigrad.shape_methods import sizes_of
 from minigrad.tensor import Tensor
 
 Sizes = int | Sequence[int]

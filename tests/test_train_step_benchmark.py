@@ -16,6 +16,7 @@ from benchmarks.engines.measuring import Measured, NotTheSame, check_results, st
 from benchmarks.engines.processes import Worker, WorkerError
 from benchmarks.engines.sizes import ANSWER_LENGTH, SIZES, Workload, checksum
 from benchmarks.engines.tables import table
+from minigrad.ops import linalg
 from models import greedy_decode
 from tests.support import torch_or_skip
 from training.tasks.base import BOS, EOS
@@ -58,9 +59,10 @@ def test_it_prints_a_line_for_each_engine_and_writes_all_to_a_file(tmp_path):
     title, _, heads, *lines = result.stdout.strip().split("\n")
     assert title == "tiny: GPT, V=32, N=16, D=32, 2 heads, 2 layers, batch 16, AdamW; threads: 1, rounds: 1"
     assert re.sub(" +", " ", heads).strip() == "ms/step minigrad / it parallel / it x floor peak MiB with"
-    assert [line.split()[0] for line in lines] == ["minigrad", "parallel", "floor"]
+    assert [line.split()[0] for line in lines] == ["minigrad", "parallel", "floor-blas", "floor-divided"]
     found = json.loads((tmp_path / "found.json").read_text())
     assert (found["threads"], found["rounds"], list(found["results"])) == (1, 1, ["tiny"])
+    assert found["machine"] == command.machine() and found["machine"]["numpy"] == np.__version__
     for engine, line in zip(found["results"]["tiny"], lines, strict=True):
         (seconds,) = engine["seconds"]
         assert line.split()[:2] == [engine["name"], f"{seconds * 1e3:.2f}"] and seconds > 0
@@ -71,24 +73,6 @@ def test_pytorch_has_a_line():
     result = run(*SHORT, "--engines", "minigrad,torch")
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(rf"^torch .* torch {re.escape(torch.__version__)}$", result.stdout, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    "arguments, text",
-    [
-        (["--engines", "minigrad,torhc"], "argument --engines: no engine is called 'torhc'; there are minigrad, paral"),
-        (
-            ["--sizes", "huge"],
-            "argument --sizes: no size is called 'huge'; there are tiny, nanogpt-cpu, mid, baby, dates",
-        ),
-        (["--rounds", "0"], "error: --rounds must be 1 or more, not 0"),
-        (["--threads", "0"], "error: threads must be from 1 to "),
-        (["--threads", "5000"], "the cores that there are, not 5000"),
-    ],
-)
-def test_a_wrong_argument_is_named(arguments, text):
-    result = run(*arguments)
-    assert result.returncode == 2 and text in result.stderr
 
 
 def test_an_engine_that_is_not_installed_is_left_out(tmp_path, monkeypatch):
@@ -129,6 +113,33 @@ def test_half_batches_have_the_same_losses(workload):
     assert [float(step()) for _ in range(4)] == pytest.approx(losses_of(in_minigrad, workload, 4), rel=1e-4)
 
 
+@pytest.mark.parametrize("build", [floor.build, floor.build_divided])
+def test_a_floors_step_has_all_products_of_its_batch(build, workload, monkeypatch):
+    multiplied = []
+
+    def times(a, b, out=None):
+        multiplied.append((a.shape, b.shape))
+
+    monkeypatch.setattr(np, "matmul", times)
+    monkeypatch.setattr(linalg, "times", times)
+    step = build(workload, 1)
+    sizes = [len(multiplied) for _ in range(2 * workload.size.batches) if step() is None]
+    assert len(set(np.diff([0, *sizes]))) == 1
+    if workload.size.name == "tiny":
+        assert multiplied == 2 * floor.of_gpt(workload.size)
+
+
+def test_the_faster_of_the_two_floors_counts():
+    results = [
+        Measured("minigrad", "", None, [6.0, 6.0]),
+        Measured("floor-blas", "", None, [3.0, 3.0]),
+        Measured("floor-divided", "", None, [2.0, 2.0]),
+    ]
+    heads, rows = train_step.lines(results)
+    assert [row[heads.index("x floor")] for row in rows] == ["3.00", "1.50", "1.00"]
+    assert [row[heads.index("x floor")] for row in train_step.lines(results[:2])[1]] == ["2.00", "1.00"]
+
+
 def test_the_floor_has_all_products():
     """Per token and layer 12 D² numbers in the matrices, and attention's N D, each multiplied twice forward."""
     size = SIZES["nanogpt-cpu"]
@@ -151,7 +162,7 @@ def test_others_run_without_minigrad_which_sets_the_allocator(engine):
 
 
 def test_a_process_answers(tmp_path):
-    with Worker("floor", saved(SIZES["tiny"], tmp_path / "tiny.npz").path, 1) as process:
+    with Worker("floor-blas", saved(SIZES["tiny"], tmp_path / "tiny.npz").path, 1) as process:
         assert process.ready() == f"numpy {np.__version__}"
         assert process.results(3) is None and process.seconds(3) > 0 and process.peak_bytes() is not None
 
@@ -171,6 +182,14 @@ def test_what_is_computed_later_is_waited_for_before_and_after():
 
     assert worker.run(step, 5) > 0
     assert waited[:-1] == list(range(1, len(queued) - 4)) and waited[-1] == len(queued)
+
+
+def test_a_slow_step_is_not_warmed_up(monkeypatch):
+    steps = []
+    monkeypatch.setattr(worker, "SLOW", -1.0)
+    assert worker.run(lambda: steps.append(None), 1) > 0 and len(steps) == 1
+    worker.run(lambda: steps.append(None), 2)
+    assert len(steps) > 3
 
 
 def test_a_process_that_fails_says_why(tmp_path):
@@ -206,6 +225,15 @@ def test_engines_take_turns_there_and_back():
     take_turns([(made(result.name), result) for result in measured], 3, 0.01, 1)
     assert "".join(asked[3:]) == "abccbaabc"
     assert all(result.seconds == pytest.approx([0.1] * 3) and result.peak_bytes == 7 for result in measured)
+
+
+def test_a_slow_engine_takes_fewer_turns():
+    slow = SimpleNamespace(seconds=lambda steps: 25.0 * steps, peak_bytes=lambda: 7)
+    quick = SimpleNamespace(seconds=lambda steps: 0.1 * steps, peak_bytes=lambda: 7)
+    ours, other = Measured("minigrad", ""), Measured("autograd", "")
+    take_turns([(quick, ours), (slow, other)], 4, 0.01, 1)
+    assert (len(ours.seconds), len(other.seconds)) == (4, 3)
+    assert ours.ratios_to(other) == pytest.approx((0.004,) * 3)
 
 
 def test_a_block_ends_with_the_last_batch():

@@ -1,12 +1,16 @@
-"""The floor: the matrix products of a training step alone, forward and backward, in bare NumPy.
+"""The floor: the matrix products of a training step alone, forward and backward.
 
-No engine on NumPy can be faster, unless it leaves products out: attention that skips what causality hides does.
+They are computed in two ways, of which the faster at a size is the floor there. "floor-blas" is bare NumPy, whose
+OpenBLAS divides large products over threads of its own and keeps small ones whole. "floor-divided" has each product
+divided by minigrad, with BLAS on one thread, as in a training step: such threads sleep between products, where BLAS's
+spin and are awake at once, but minigrad also divides batches of small matrices, which BLAS computes one by one.
+An engine on NumPy can be faster only where it leaves products out: attention that skips what causality hides does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle
 
 import numpy as np
@@ -102,17 +106,35 @@ def operands(products: list[Product]) -> list[Operands]:
 
 
 def build(workload: Workload, threads: int) -> Callable[[], None]:
-    """One step's products. NumPy uses as many threads as it has cores."""
+    """One step's products in NumPy. Its BLAS uses as many threads as there are cores."""
+    turns = operands_of_steps(workload)
+
+    def step() -> None:
+        for a, b, out in next(turns):
+            np.matmul(a, b, out=out)
+
+    return step
+
+
+def build_divided(workload: Workload, threads: int) -> Callable[[], None]:
+    """One step's products as minigrad divides them, into as many parts as there are cores."""
+    from minigrad.ops.linalg import times  # sets BLAS, and so is not imported for the other way
+
+    turns = operands_of_steps(workload)
+
+    def step() -> None:
+        for a, b, _ in next(turns):
+            times(a, b)
+
+    return step
+
+
+def operands_of_steps(workload: Workload) -> Iterator[list[Operands]]:
+    """Of a step on each of the batches, again and again."""
     size = workload.size
     if isinstance(size, GPTSize):
         steps = [of_gpt(size)]
     else:
         vocabulary = next(len(array) for name, array in workload.parameters() if name == "generator.weight")
         steps = [of_dates(size, batch, vocabulary) for batch in workload.batches()]
-    arrays = cycle([operands(products) for products in steps])
-
-    def step() -> None:
-        for a, b, out in next(arrays):
-            np.matmul(a, b, out=out)
-
-    return step
+    return cycle([operands(products) for products in steps])

@@ -1,4 +1,9 @@
-"""The training step in tinygrad, on its CPU device: layers of its own, and the whole step in a TinyJit."""
+"""The training step in tinygrad, on its CPU device: layers of its own, and the whole step in a TinyJit.
+
+tinygrad writes its own loops in C, and compiles them with clang: without that it is left out. It would put GELU and its
+derivative into the loops of the products that read them, and so compute each number as many times as a product uses it;
+so `kept` marks where a step gets several times as fast if numbers are written down first.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,11 @@ from benchmarks.engines.numpy_style import sinusoidal
 from benchmarks.engines.sizes import DatesSize, GPTSize, Hyperparameters, NotInstalled, Workload
 
 
+def kept(x: Tensor) -> Tensor:
+    """x, computed once, and so is its gradient."""
+    return x.contiguous().contiguous_backward()
+
+
 class Attention:
     """Multi-head attention with packed projections; parameters are those of `nn.MultiHeadAttention`."""
 
@@ -33,10 +43,9 @@ class Attention:
         else:
             q = x.linear(self.in_proj_weight[:width].T, self.in_proj_bias[:width])
             k, v = memory.linear(self.in_proj_weight[width:].T, self.in_proj_bias[width:]).split(width, -1)
-        q, k, v = (t.reshape(*t.shape[:2], self.num_heads, -1).transpose(1, 2) for t in (q, k, v))  # (B, H, N, d)
-        return self.out_proj(
-            q.scaled_dot_product_attention(k, v, mask, is_causal=is_causal).transpose(1, 2).reshape(x.shape)
-        )
+        q, k, v = (kept(t.reshape(*t.shape[:2], self.num_heads, -1).transpose(1, 2)) for t in (q, k, v))  # (B, H, N, d)
+        y = kept(q.scaled_dot_product_attention(k, v, mask, is_causal=is_causal))
+        return self.out_proj(y.transpose(1, 2).reshape(x.shape))
 
 
 # ---- GPT -------------------------------------------------------------------------------------------------------------
@@ -51,7 +60,7 @@ class Block:
     def __call__(self, x: Tensor) -> Tensor:
         h = self.norm1(x)
         x = x + self.attention(h, h, is_causal=True)
-        return x + self.linear2(self.linear1(self.norm2(x)).gelu())  # tinygrad's GELU is the tanh form
+        return x + self.linear2(kept(kept(self.linear1(self.norm2(x))).gelu()))  # tinygrad's GELU is by tanh
 
 
 class Positions:
@@ -85,7 +94,7 @@ class EncoderLayer:
         self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        return self.linear2(self.linear1(x).relu())
+        return self.linear2(kept(kept(self.linear1(x)).relu()))
 
     def __call__(self, x: Tensor, mask: Tensor) -> Tensor:
         x = self.norm1(x + self.self_attn(x, x, mask))

@@ -14,6 +14,7 @@ from benchmarks.engines.sizes import NotInstalled, Workload
 CHECKED_PASSES = 3  # through the batches; by then engines that compile have done so
 TOLERANCE = 5e-4  # relative, of a loss in float32
 PAUSE = 0.1  # seconds, after which the threads of the engine before have gone to sleep
+PATIENCE = 60.0  # seconds for all turns of an engine: one that has used them up takes no more
 
 
 class NotTheSame(Exception):
@@ -22,7 +23,7 @@ class NotTheSame(Exception):
 
 @dataclass
 class Measured:
-    """What takes turns, such as an engine. `seconds`: of a step, in each round."""
+    """What takes turns, such as an engine. `seconds`: of a step, in each round; in the first ones, if it is slow."""
 
     name: str
     version: str
@@ -35,8 +36,8 @@ class Measured:
         return statistics.median(self.seconds) * 1e3
 
     def ratios_to(self, other: Measured) -> tuple[float, float, float]:
-        """A step's time over the other one's: lower quartile, median and upper quartile of the rounds."""
-        ratios = [a / b for a, b in zip(self.seconds, other.seconds, strict=True)]
+        """A step's time over the other one's: lower quartile, median and upper quartile of the rounds of both."""
+        ratios = [a / b for a, b in zip(self.seconds, other.seconds, strict=False)]
         low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         return low, middle, high
 
@@ -55,7 +56,7 @@ def measure(
     with ExitStack() as stack:
         workers, measured = [], []
         for engine in engines:  # one after another, as they compile and warm up
-            worker = stack.enter_context(Worker(engine, workload.path, threads, decode))
+            worker = stack.enter_context(Worker(engine, workload.path, threads, *["--decode"] * decode))
             try:
                 measured.append(Measured(engine, worker.ready()))
             except NotInstalled as reason:
@@ -67,7 +68,7 @@ def measure(
     return measured
 
 
-def check_results(workers: Sequence[Worker], steps: int) -> None:
+def check_results(workers: Sequence[Worker], steps: int, tolerance: float = TOLERANCE) -> None:
     """Raise NotTheSame unless the first `steps` steps give what those of the first engine do that gives anything."""
     expected: list[float] | None = None
     for worker in workers:
@@ -75,21 +76,23 @@ def check_results(workers: Sequence[Worker], steps: int) -> None:
         if results is None:
             continue
         expected = expected or results
-        if any(not abs(a - b) <= TOLERANCE * abs(b) for a, b in zip(results, expected, strict=True)):
+        if any(not abs(a - b) <= tolerance * abs(b) for a, b in zip(results, expected, strict=True)):
             raise NotTheSame(f"{worker.engine}: the first steps give {results}, they must give {expected}")
 
 
 def take_turns(turns: Sequence[tuple[Worker, Measured]], rounds: int, block: float, cycle: int) -> None:
     """In each round every worker runs for about `block` seconds, there and back; fills in times and memory.
 
-    cycle: how many batches there are; a turn goes through them a whole number of times.
+    cycle: how many batches there are; a turn goes through them a whole number of times, so it may take longer.
+    A worker that has run for PATIENCE seconds takes no part in the rounds that are left.
     """
     counts = [steps_of_a_block(worker, block, cycle) for worker, _ in turns]
     counted = [(worker, result, count) for (worker, result), count in zip(turns, counts, strict=True)]
     for i in range(rounds):
         for worker, result, count in counted if i % 2 == 0 else reversed(counted):
-            time.sleep(PAUSE)
-            result.seconds.append(worker.seconds(count) / count)
+            if sum(result.seconds) * count < PATIENCE:
+                time.sleep(PAUSE)
+                result.seconds.append(worker.seconds(count) / count)
     for worker, result in turns:
         result.peak_bytes = worker.peak_bytes()
 

@@ -27,7 +27,7 @@ def take_cores(count: int) -> None:
     can = hasattr(os, "sched_setaffinity")  # Linux
     cores = sorted(os.sched_getaffinity(0)) if can else list(range(os.cpu_count() or 1))
     if not 1 <= count <= len(cores):
-        raise ValueError(f"threads must be from 1 to {len(cores)}, the cores that there are, not {count}")
+        raise ValueError(f"must be from 1 to {len(cores)}, the cores that there are, not {count}")
     if can:
         os.sched_setaffinity(0, cores[:count])
 
@@ -39,13 +39,16 @@ class WorkerError(Exception):
 class Worker:
     """An engine in a process of its own, on the cores that this process may use. Ended on leaving the context."""
 
-    def __init__(self, engine: str, workload: Path, threads: int, decode: bool = False) -> None:
-        """Returns at once, while the process begins: see `ready`. `decode`: its steps are answers, not training."""
+    def __init__(self, engine: str, *arguments: object, module: str = "worker") -> None:
+        """Returns at once, while the process begins: see `ready`.
+
+        Args:
+            arguments: of the program `module` in benchmarks/engines, after the engine's name.
+        """
         self.engine = engine
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
-        command = [sys.executable, "-m", "benchmarks.engines.worker", engine, str(workload), "--threads", str(threads)]
         self._process = subprocess.Popen(
-            [*command, "--decode"] if decode else command,
+            [sys.executable, "-m", f"benchmarks.engines.{module}", engine, *map(str, arguments)],
             cwd=ROOT,
             env={name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES},
             stdin=subprocess.PIPE,
@@ -62,9 +65,8 @@ class Worker:
         return answer["version"]
 
     def results(self, steps: int) -> list[float] | None:
-        """Of the next steps, a loss or a number made of the answers for each; None if the engine has none."""
-        results = self._ask(f"results {steps}")["results"]
-        return None if None in results else results
+        """Of the next steps, the losses, or numbers made of what they give; None if they give nothing."""
+        return self._ask(f"results {steps}")["results"] or None
 
     def seconds(self, steps: int) -> float:
         """What so many steps take."""

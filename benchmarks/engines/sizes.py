@@ -1,6 +1,7 @@
 """What is trained: the sizes of the models, and the file that gives every engine the same parameters and batches.
 
-Engines other than ours read this file too, so nothing here imports minigrad, which sets the process's allocator.
+Engines other than ours read this file too, so nothing here imports minigrad, which sets the process's allocator and
+BLAS.
 """
 
 from __future__ import annotations

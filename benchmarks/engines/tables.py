@@ -19,6 +19,12 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], markdown: bool = 
     return "\n".join(f"| {' | '.join(line)} |" for line in [text[0], rule, *text[1:]])
 
 
+def ratio(quartiles: tuple[float, float, float]) -> str:
+    """The median, and the quartiles beside it."""
+    low, middle, high = quartiles
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
 def mebibytes(size: int | None) -> str:
     """A size in bytes in MiB; None is a dash."""
     return "-" if size is None else f"{size / 2**20:.1f}"

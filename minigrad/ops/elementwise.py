@@ -268,6 +268,8 @@ def cleared(x: Any, mask: Any) -> Any:
 
     As integers the bits are kept by -1, all ones, and cleared by 0.
     """
+    if mask.dtype.kind != "b" or mask.shape != x.shape:
+        raise ValueError(f"cleared: takes a boolean mask of shape {x.shape}, got {mask.dtype} of shape {mask.shape}")
     kept = mask.astype(f"i{x.dtype.itemsize}")
     kept -= 1
     kept &= x.view(kept.dtype)

@@ -143,13 +143,17 @@ def _are_for_blas(x: Any, y: Any) -> bool:
 
 # For each byte of the numbers: 50 billion multiplications of float32 a second and core. BLAS's own threads do it all.
 NS_OF_A_PRODUCT = 0.005 if BLAS_TAKES_ONE_THREAD else 0.0
+SMALL = 1 << 13  # numbers of a product: `dot` begins in half of the time of `matmul`, but writes zeros first
 
 
 def _multiply(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.ndarray) -> None:
     """Writes x @ y + bias of (..., n, k), (..., k, m) and (m,) or None: rows, or matrices, in parts at once."""
     nanoseconds = NS_OF_A_PRODUCT * x.itemsize * x.size * y.shape[-1]
     if x.ndim == 2 and not is_worth_dividing(nanoseconds):
-        x.dot(y, out)  # which costs half of what `matmul` does before its first number
+        if out.size <= SMALL:
+            x.dot(y, out)
+        else:
+            np.matmul(x, y, out=out)
         if bias is not None:
             out += bias
         return

@@ -91,18 +91,41 @@ def test_a_number_of_threads_that_makes_no_sense(number):
         mg.set_num_threads(number)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [({"MINIGRAD_NUM_THREADS": "5", "OMP_NUM_THREADS": "2"}, 5), ({"OMP_NUM_THREADS": "2"}, 2), ({}, None)],
-)
-def test_the_number_as_long_as_nobody_sets_it(given, expected):
+def imported(**given):
+    """What an import says with these numbers of threads in the environment: the number then, and the warnings."""
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     code = "import minigrad; print(minigrad.get_num_threads())"
     found = subprocess.run(
         [sys.executable, "-c", code], env=environment | given, capture_output=True, text=True, check=True
     )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert int(found.stdout) == (expected or cores)
+    return int(found.stdout), found.stderr
+
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ({"MINIGRAD_NUM_THREADS": "5", "OMP_NUM_THREADS": "2"}, 5),
+        ({"MINIGRAD_NUM_THREADS": "", "OMP_NUM_THREADS": "2"}, 2),
+        ({"OMP_NUM_THREADS": "4,2"}, CORES),  # a list, one for each level: not ours to judge
+        ({"OMP_NUM_THREADS": "many"}, CORES),
+        ({}, CORES),
+    ],
+)
+def test_the_number_as_long_as_nobody_sets_it(given, expected):
+    assert imported(**given) == (expected, "")
+
+
+@pytest.mark.parametrize("given", ["abc", "0", "-1", "2.0", "4,2"])
+def test_a_number_in_the_environment_that_makes_no_sense_is_named(given):
+    number, said = imported(MINIGRAD_NUM_THREADS=given, OMP_NUM_THREADS="3")
+    assert number == 3
+    assert (
+        f"UserWarning: MINIGRAD_NUM_THREADS='{given}' is passed over: it must be an integer from 1 on. "
+        "Operations divide large work into 3, as if it were not set\n"
+    ) in said
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
@@ -117,6 +140,7 @@ OPERATIONS = {
     "matmul": (lambda x, y: x @ y, [(7, 4), (4, 5)]),
     "matmul of batches": (lambda x, y: x @ y, [(5, 2, 3, 4), (5, 2, 4, 6)]),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, 6, w, b), [(5, 7, 6), (6,), (6,)]),
+    "rms_norm": (lambda x, w: F.rms_norm(x, 6, w), [(5, 7, 6), (6,)]),
     "gelu": (F.gelu, [(5, 7)]),
     "gelu by tanh": (lambda x: F.gelu(x, approximate="tanh"), [(5, 7)]),
     "attention of one example": (F.scaled_dot_product_attention, [*[(1, 5, 6, 4)] * 3, (1, 1, 6, 6)]),
@@ -176,10 +200,21 @@ def test_a_step_of_an_optimizer_gives_the_same_bits(everything_divided, monkeypa
         assert moved() == found
 
 
+def test_sums_over_parts_do_not_depend_on_which_is_ready_first(everything_divided, monkeypatch):
+    """Of a layer norm's weight and bias, whose gradients each part has a share of."""
+    function, shapes = OPERATIONS["layer_norm"]
+    arrays = [draw(*shape).astype(np.float32) for shape in shapes]
+    found = []
+    for order in (list, reversed):
+        monkeypatch.setattr(dividing, "run_at_once", lambda calls, order=order: [call() for call in order(calls)])
+        found.append([array.tobytes() for array in with_gradients(function, arrays)])
+    assert found[0] == found[1]
+
+
 def test_operations_are_really_divided(everything_divided, monkeypatch):
     divided = []
     monkeypatch.setattr(dividing, "run_at_once", lambda calls: divided.append(len(calls)) or [call() for call in calls])
-    for function, shapes in itertools.islice(OPERATIONS.values(), 8):
+    for function, shapes in itertools.islice(OPERATIONS.values(), 9):
         divided.clear()
         with_gradients(function, [draw(*shape) for shape in shapes])
         assert divided and set(divided) == {3}, function

@@ -1,4 +1,4 @@
-"""ParallelLoss: the gradients of the whole batch, whatever lies in which part, and the same bits each time."""
+"""ParallelLoss: the gradients of the whole batch, whatever lies in which part; errors, and memory."""
 
 import gc
 import threading
@@ -9,69 +9,11 @@ import pytest
 
 import minigrad as mg
 import nn
-import nn.functional as F
-from minigrad import dividing
-from models import Transformer
 from nn.optim import SGD, GradScaler
+from tests.nn.parallel import FIVE, RNG, Loss, assert_same_gradients, batch_of
 from tests.support import assert_close
 
 pytestmark = pytest.mark.cpu_only(reason="a GPU takes each batch as a whole")
-
-PAD, VOCABULARY = 0, 11
-RNG = np.random.default_rng(0)
-
-
-def batch_of(*lengths, n_max=7):
-    """Ids (B, N), with so many symbols in each row and padding behind."""
-    ids = RNG.integers(1, VOCABULARY, (len(lengths), n_max))
-    ids[np.arange(n_max) >= np.array(lengths)[:, None]] = PAD
-    return ids
-
-
-FIVE = batch_of(7, 2, 5, 1, 4), batch_of(3, 6, 2, 7, 2)
-"""Source and target of five examples."""
-
-
-class Loss:
-    """The loss of a small Transformer with tied embeddings, and a parameter that takes no part."""
-
-    def __init__(self, dtype="float64", dropout=0.0, label_smoothing=0.1):
-        mg.manual_seed(3)
-        self.model = Transformer(
-            VOCABULARY, VOCABULARY, d_model=8, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, d_ff=16,
-            dropout=dropout, max_length=8, pad_id=PAD, tie_embeddings=True,
-        ).to(dtype)  # fmt: skip
-        self.model.unused = nn.Parameter(mg.ones(3, dtype=dtype))
-        self.label_smoothing = label_smoothing
-
-    def __call__(self, source, target):
-        logits = self.model(source, target[:, :-1])
-        expected = target[:, 1:]
-        options = {"ignore_index": PAD, "label_smoothing": self.label_smoothing}
-        loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), mg.Tensor(expected.reshape(-1)), **options)
-        return loss, np.count_nonzero(expected != PAD)
-
-    def gradients(self):
-        """Those of the parameters, which are then forgotten; None for no gradient."""
-        found = {name: None if p.grad is None else p.grad.numpy() for name, p in self.model.named_parameters()}
-        self.model.zero_grad()
-        return found
-
-
-def assert_same_gradients(found, expected, tolerance):
-    assert found.keys() == expected.keys()
-    for name, gradient in expected.items():
-        if gradient is None:
-            assert found[name] is None, name
-        else:
-            assert found[name].dtype == gradient.dtype, name
-            # The softmax takes a key's bias out again: what is left of its gradient is rounding.
-            assert_close(found[name], gradient, tolerance, name, least=0.1)  # the largest are about 1
-
-
-def same_bits(a, b):
-    return all((x is None and b[name] is None) or x.tobytes() == b[name].tobytes() for name, x in a.items())
-
 
 # ---- the gradients of the whole batch --------------------------------------------------------------------------------
 
@@ -199,144 +141,6 @@ def test_a_loss_scaled_up_for_float16():
     scaler.scale(nn.ParallelLoss(loss_of, threads=2)(*FIVE)).backward()
     scaler.unscale_(optimizer)
     assert_same_gradients(loss_of.gradients(), expected, 1e-6)
-
-
-# ---- random numbers --------------------------------------------------------------------------------------------------
-
-
-def dropped_gradients(loss_of, threads, step, before=0):
-    mg.manual_seed(7, step)
-    for _ in range(before):
-        mg.rand(1)
-    nn.ParallelLoss(loss_of, threads)(*FIVE).backward()
-    return loss_of.gradients()
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_dropout_repeats_bit_for_bit(threads):
-    loss_of = Loss("float32", dropout=0.3)
-    first = dropped_gradients(loss_of, threads, step=1)
-    for _ in range(3):
-        assert same_bits(dropped_gradients(loss_of, threads, step=1), first)
-    assert not same_bits(dropped_gradients(loss_of, threads, step=2), first)
-    assert not same_bits(dropped_gradients(loss_of, threads, step=1, before=1), first)
-
-
-def test_each_part_draws_numbers_of_its_own():
-    drawn = {}
-
-    def loss_and_count(x):
-        drawn[x[0]] = [mg.rand(4).numpy().tobytes() for _ in range(2)]
-        return mg.Tensor(0.0), len(x)
-
-    loss_of = nn.ParallelLoss(loss_and_count, threads=3)
-    mg.manual_seed(5)
-    loss_of(np.arange(3))
-    first = dict(drawn)
-    loss_of(np.arange(3))
-    after = mg.rand(4).numpy().tobytes()
-    numbers = [x for draws in (*first.values(), *drawn.values()) for x in draws] + [after]
-    assert len(set(numbers)) == len(numbers) == 13
-    mg.manual_seed(5)
-    loss_of(np.arange(3))
-    assert drawn == first
-    loss_of(np.arange(3))
-    assert mg.rand(4).numpy().tobytes() == after
-
-
-def test_without_dropout_other_numbers_of_threads_differ_by_rounding_alone():
-    loss_of = Loss()
-    found = [dropped_gradients(loss_of, threads, step=1) for threads in (1, 2, 3, 5)]
-    for other in found[1:]:
-        assert_same_gradients(other, found[0], 1e-12)
-
-
-# ---- what a thread has of its own ------------------------------------------------------------------------------------
-
-
-def noted(note, threads=3):
-    """What `note` returns in each part of a call."""
-    notes = []
-
-    def loss_and_count(x):
-        notes.append((threading.current_thread(), note()))
-        return mg.Tensor(0.0), 1
-
-    nn.ParallelLoss(loss_and_count, threads)(np.arange(threads))
-    assert len({thread for thread, _ in notes}) == threads
-    return [value for _, value in notes]
-
-
-def test_parts_have_the_callers_state():
-    x = mg.Tensor(np.ones((2, 2), np.float32))
-    q = mg.Tensor(np.ones((1, 2, 4), np.float32), requires_grad=True)
-
-    def node_names():
-        return F.scaled_dot_product_attention(q, q, q).node.operation.name
-
-    assert noted(mg.is_grad_enabled) == [True] * 3
-    with mg.no_grad():
-        assert noted(mg.is_grad_enabled) == [False] * 3
-    assert noted(lambda: (x @ x).dtype) == [np.float32] * 3
-    with mg.autocast():
-        assert noted(lambda: (x @ x).dtype) == [np.float16] * 3
-    assert noted(lambda: (x @ x).dtype) == [np.float32] * 3  # the same threads again
-    with np.errstate(over="raise", under="ignore"):
-        assert noted(lambda: np.geterr()["over"]) == ["raise"] * 3
-    fused = noted(node_names)
-    with F.attention_room("plain"):
-        plain = noted(node_names)
-    assert len(set(plain)) == len(set(fused)) == 1 and plain != fused
-
-
-def test_operations_are_not_divided_again(monkeypatch):
-    monkeypatch.setattr(dividing, "_count", 2)
-
-    def rows_at_a_time():
-        rows = []
-        dividing.divide(np.zeros(4), 4, 1e9, lambda start, stop: rows.append((start, stop)))
-        return sorted(rows)
-
-    assert rows_at_a_time() == [(0, 2), (2, 4)]
-    assert noted(rows_at_a_time) == [[(0, 4)]] * 3
-    assert rows_at_a_time() == [(0, 2), (2, 4)]
-
-
-def test_mixed_precision():
-    loss_of = Loss("float32")
-
-    def loss_and_count(source, target):
-        with mg.autocast():
-            return loss_of(source, target)
-
-    loss_and_count(*FIVE)[0].backward()
-    expected = loss_of.gradients()
-    nn.ParallelLoss(loss_and_count, threads=2)(*FIVE).backward()
-    inside = loss_of.gradients()
-    assert_same_gradients(inside, expected, 1e-2)
-    with mg.autocast():
-        loss = nn.ParallelLoss(loss_of, threads=2)(*FIVE)
-    loss.backward()
-    assert same_bits(loss_of.gradients(), inside)
-
-
-@pytest.mark.parametrize("block", [mg.tracing, mg.detect_anomaly], ids=lambda block: block.__name__)
-def test_who_watches_sees_all_parts_and_the_same_bits(block):
-    loss_of = Loss("float32", dropout=0.3)
-    expected = dropped_gradients(loss_of, 2, step=1)
-    threads = set()
-
-    def loss_and_count(source, target):
-        threads.add(threading.current_thread())
-        loss, count = loss_of(source, target)
-        assert loss.node.origin is not None
-        return loss, count
-
-    mg.manual_seed(7, 1)
-    with block():
-        nn.ParallelLoss(loss_and_count, threads=2)(*FIVE).backward()
-    assert threads == {threading.current_thread()}
-    assert same_bits(loss_of.gradients(), expected)
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

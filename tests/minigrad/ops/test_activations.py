@@ -111,6 +111,27 @@ def test_cleared_is_zero_where_a_mask_holds_whatever_stands_there(dtype):
     assert cleared(Tensor(np.zeros((0, 2)), dtype=dtype), mg.zeros(0, 2) > 0).shape == (0, 2)
 
 
+def test_gradients_of_cleared_of_any_order_are_zero_where_the_mask_holds():
+    """Of Σ (c + 1)³ for c = x or 0: 3 (x + 1)² and 6 (x + 1) where the mask is open; 0 where it hides an infinity."""
+    x, mask = leaf([[2.0, np.inf], [-3.0, 0.5]]), Tensor([[False, True], [False, True]])
+    (slope,) = grad(((cleared(x, mask) + 1) ** 3).sum(), x, create_graph=True)
+    assert slope.tolist() == [[27, 0], [12, 0]]
+    (curvature,) = grad(slope.sum(), x)
+    assert curvature.tolist() == [[18, 0], [-12, 0]]
+
+
+def test_what_cannot_clear_is_refused():
+    for mask, got in (
+        (mg.ones(2), "float32 of shape (2,)"),
+        (mg.tensor([0, 1]), "int64 of shape (2,)"),
+        (mg.tensor([True]), "bool of shape (1,)"),
+        (mg.tensor([[True, False]]), "bool of shape (1, 2)"),
+    ):
+        with pytest.raises(ValueError) as raised:
+            cleared(mg.ones(2), mask)
+        assert str(raised.value) == f"cleared: takes a boolean mask of shape (2,), got {got}"
+
+
 @pytest.mark.parametrize("name", ["leaky_relu", "elu", "softplus", "silu"])
 def test_corners_are_pytorchs_without_overflow(name):
     torch = torch_or_skip()
