@@ -16,16 +16,25 @@ LONGEST_KEPT = 1 << 14  # of longer ones, making them is a small part of the wor
 
 def ones_like_row(x: Array, length: int) -> Array:
     """(length,) ones of x's dtype, only to be read: of NumPy's the same array again."""
+    return _row(x, length, 1)
+
+
+def zeros_like_row(x: Array, length: int) -> Array:
+    """As `ones_like_row`, of zeros."""
+    return _row(x, length, 0)
+
+
+def _row(x: Array, length: int, number: int) -> Array:
     if type(x) is not np.ndarray:
-        return array_module(x).ones(length, x.dtype)
-    return _kept_ones(length, x.dtype) if length <= LONGEST_KEPT else np.ones(length, x.dtype)
+        return array_module(x).full(length, number, x.dtype)
+    return _kept_row(length, x.dtype, number) if length <= LONGEST_KEPT else np.full(length, number, x.dtype)
 
 
 @functools.lru_cache(maxsize=128)
-def _kept_ones(length: int, dtype: np.dtype) -> np.ndarray:
-    ones = np.ones(length, dtype)
-    ones.flags.writeable = False
-    return ones
+def _kept_row(length: int, dtype: np.dtype, number: int) -> np.ndarray:
+    row = np.full(length, number, dtype)
+    row.flags.writeable = False
+    return row
 
 
 def row_means(x: Array) -> Array:

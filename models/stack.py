@@ -10,31 +10,14 @@ path of each attention module, seen from the module that was called, to its head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import nn
 from minigrad import Tensor
-from nn.cached_attention import CachedAttention, CachedLinear, CachedSelfAttention
 from nn.feed_forward import check_activation, feed_forward
 
 Weights = dict[str, Tensor]
-
-
-@dataclass
-class LayerCache:
-    """What a layer of the decoder keeps while a target is written, place after place."""
-
-    self_attn: CachedSelfAttention
-    multihead_attn: CachedAttention
-    linear1: CachedLinear
-    linear2: CachedLinear
-
-    def take(self, rows: Any) -> None:
-        """Goes on with these rows of the batch: (B',) integers, or (B,) booleans."""
-        self.self_attn.take(rows)
-        self.multihead_attn.take(rows)
 
 
 def keep_weights(result: Any, weights: Weights, path: str) -> Tensor:
@@ -160,31 +143,6 @@ class DecoderLayer(_Layer):
         x = self._residual(x, self._feed_forward, self.norm3)
         return (x, weights) if need_weights else x
 
-    def cache(self, memory: Tensor, memory_mask: Tensor, max_length: int) -> LayerCache:
-        """What `forward_next` needs to know of the memory (B, N_s, D), and room for a target of `max_length` places."""
-        return LayerCache(
-            CachedSelfAttention(self.self_attn, max_length),
-            CachedAttention(self.multihead_attn, memory, memory_mask),
-            CachedLinear(self.linear1.weight, self.linear1.bias),
-            CachedLinear(self.linear2.weight, self.linear2.bias),
-        )
-
-    def forward_next(self, x: Tensor, cache: LayerCache, visible: Any = None) -> Tensor:
-        """What `forward` gives, causal, at the target's next place, (B, D); those before it are in the cache.
-
-        visible: for self-attention, (B, 1, N) with N the places up to this one; None for all of them.
-        """
-
-        def attend(x: Tensor) -> Tensor:
-            return cache.self_attn(x, visible)
-
-        def feed(x: Tensor) -> Tensor:
-            return feed_forward(x, cache.linear1, cache.linear2, self.dropout, self.activation)
-
-        x = self._residual(x, attend, self.norm1)
-        x = self._residual(x, cache.multihead_attn, self.norm2)
-        return self._residual(x, feed, self.norm3)
-
 
 class _Stack(nn.Module):
     """What both stacks have: layers, and the LayerNorm after the last one, if any."""
@@ -229,12 +187,6 @@ class Decoder(_Stack):
             x = keep_weights(result, weights, f"layers.{place}")
         x = x if self.norm is None else self.norm(x)
         return (x, weights) if need_weights else x
-
-    def forward_next(self, x: Tensor, caches: Sequence[LayerCache], visible: Any = None) -> Tensor:
-        """As DecoderLayer's, through all layers, each with its cache."""
-        for layer, cache in zip(self.layers, caches, strict=True):
-            x = layer.forward_next(x, cache, visible)
-        return x if self.norm is None else self.norm(x)
 
 
 class EncoderDecoder(nn.Module):

@@ -1,23 +1,29 @@
 """The Transformer of Vaswani et al. 2017, from token ids to logits.
 
 Here is what stands around the stacks of `models.stack`: embeddings, positions, masks made of the ids, and the
-projection to the vocabulary; and the same for one symbol of a target after another, with a cache. Decoding, where the
-model's own symbols are fed back to it, is in `models.decode`.
+projection to the vocabulary. The decoder for one symbol of a target after another is in `models.cache`; decoding, where
+the model's own symbols are fed back to it, in `models.decode`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
 
 import nn
-from minigrad import Tensor, no_grad
-from minigrad.backend import to_device
-from models.stack import EncoderDecoder, LayerCache, Weights, keep_weights
+from minigrad import Tensor, cat, get_num_threads, no_grad
+from minigrad.backend import on_device_of
+from minigrad.dividing import undivided
+from minigrad.threads import as_in_this_thread, run_at_once
+from minigrad.watchers import is_watched
+from models.cache import Cache
+from models.stack import EncoderDecoder, Weights, keep_weights
 from nn.masks import padding_mask
 
+LEAST_IN_PARTS = 64_000_000  # multiplications, some 3 ms of a core; for less two threads take longer than one
 POSITIONS = {"sinusoidal": nn.PositionalEncoding, "learned": nn.LearnedPositionalEncoding}
 
 
@@ -153,9 +159,26 @@ class Transformer(nn.Module):
         """
         with no_grad():
             source_ids = self._ids("source_ids", source_ids)
-            memory, mask = self.encode(source_ids), padding_mask(source_ids, self.pad_id)
-            layers = [layer.cache(memory, mask, max_length) for layer in self.decoder.layers]
-            return Cache(layers, len(source_ids), max_length, memory.device)
+            memory, mask = self._encoded(source_ids), padding_mask(source_ids, self.pad_id)
+            with on_device_of(memory.data):
+                return Cache(self, memory, mask, max_length)
+
+    def _encoded(self, source_ids: Tensor) -> Tensor:
+        """What `encode` gives, where nothing is recorded; large batches in parts, each in a thread from end to end.
+
+        Threads then wait for one another once, where divided operations have them wait at each.
+        """
+        numbers = source_ids.numel() * 12 * self.d_model**2 * len(self.encoder.layers)  # multiplications, roughly
+        worth_it = numbers >= LEAST_IN_PARTS and source_ids.device == "cpu" and not self.training and not is_watched()
+        if not worth_it or get_num_threads() == 1 or len(source_ids) == 1:
+            return self.encode(source_ids)
+
+        def encoded(rows: np.ndarray) -> Tensor:
+            with undivided():
+                return self.encode(Tensor._of(rows))
+
+        parts = np.array_split(source_ids.data, min(get_num_threads(), len(source_ids)))
+        return cat(run_at_once([as_in_this_thread(functools.partial(encoded, rows)) for rows in parts]))
 
     def decode_next(self, ids: Any, cache: Cache) -> Tensor:
         """The next symbol of each target, an array (B,), to the logits (B, V) of the symbol after it.
@@ -164,13 +187,8 @@ class Transformer(nn.Module):
         Nothing is recorded. Raises ValueError for more symbols than the cache has room for, or of another batch size;
         else as `forward`.
         """
-        ids = np.asarray(ids)
-        with no_grad():
-            first = cache.length
-            visible = cache.add(ids != self.pad_id)
-            x = self._vectors(self._ids("ids", ids[:, None]), self.target_embedding, self.target_positions, first)
-            x = x.reshape(len(ids), self.d_model)  # from (B, 1, D)
-            return self.generator(self.decoder.forward_next(x, cache.layers, visible))
+        with no_grad(), on_device_of(self.generator.weight.data):
+            return Tensor._of(cache.next(np.asarray(ids)))
 
     def _ids(self, name: str, ids: Any) -> Tensor:
         ids = ids if isinstance(ids, Tensor) else Tensor(ids, device=self.generator.weight.device)
@@ -180,48 +198,6 @@ class Transformer(nn.Module):
             raise TypeError(f"Transformer: {name} must be integers, got {ids.dtype}; convert them with .long()")
         return ids
 
-    def _vectors(self, ids: Tensor, embedding: nn.Embedding, positions: nn.Module, first: int = 0) -> Tensor:
-        """What a stack reads, (B, N, D): the ids' embeddings × √D, as large as the positions, plus these.
-
-        The places begin with `first`.
-        """
-        return self.dropout(positions(embedding(ids) * math.sqrt(self.d_model), first))
-
-
-class Cache:
-    """What `Transformer.decode_next` remembers of the sources, and of the beginnings of their targets.
-
-    Attributes:
-        layers: what each layer of the decoder keeps.
-        length: how many symbols of each target were read.
-    """
-
-    def __init__(self, layers: list[LayerCache], batch: int, max_length: int, device: str) -> None:
-        self.layers, self.length, self._device = layers, 0, device
-        self._kept = np.ones((batch, max_length), bool)  # False where a target has padding
-
-    @property
-    def batch(self) -> int:
-        """How many sources, and targets, there are."""
-        return len(self._kept)
-
-    def add(self, kept: np.ndarray) -> Any:
-        """One more symbol of each target, padding where `kept` (B,) is False.
-
-        Returns what of all may be attended to, an array (B, 1, length) where the model is; None for everything.
-        """
-        batch, room = self._kept.shape
-        if kept.shape != (batch,) or self.length == room:
-            raise ValueError(
-                f"Transformer.decode_next: ids of shape {kept.shape} were given after {self.length} symbols of each "
-                f"target; the cache is for ids of shape ({batch},), and for {room} symbols"
-            )
-        self._kept[:, self.length] = kept
-        self.length += 1
-        return None if self._kept.all() else to_device(self._kept[:, None, : self.length], self._device)
-
-    def take(self, rows: np.ndarray) -> None:
-        """Goes on with these targets and their sources: (B',) integers, or (B,) booleans."""
-        for layer in self.layers:
-            layer.take(rows)
-        self._kept = self._kept[rows]
+    def _vectors(self, ids: Tensor, embedding: nn.Embedding, positions: nn.Module) -> Tensor:
+        """What a stack reads, (B, N, D): the ids' embeddings × √D, as large as the positions, plus these."""
+        return self.dropout(positions(embedding(ids) * math.sqrt(self.d_model)))

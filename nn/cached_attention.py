@@ -1,9 +1,7 @@
 """Multi-head attention for one query after another: keys and values are made once, and kept.
 
-For models that write a sequence and read each symbol again (`models.decode`). The classes give what
-`MultiHeadAttention` and `Linear` give in evaluation mode, and are for use inside `no_grad`: gradients do not reach what
-is kept. Between the projections they compute on arrays: a single query is so little work that each operation's price
-counts.
+For models that write a sequence and read each symbol again (`models.cache`). The classes give what `MultiHeadAttention`
+gives in evaluation mode, on arrays, as the functions of `nn.cached_layers`: see there.
 """
 
 from __future__ import annotations
@@ -16,24 +14,10 @@ from minigrad import Tensor
 from minigrad.backend import array_module, on_device_of
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.sums import ones_like_row
-from nn.attention import MultiHeadAttention, split_heads
+from nn.attention import MultiHeadAttention
+from nn.cached_layers import CachedLinear, on_arrays
 from nn.fused_room import are_small, subtracted
-
-
-class CachedLinear:
-    """x Wᵀ + b with a copy of W that lies in memory column by column.
-
-    NumPy's BLAS then multiplies 8 to 64 rows, a batch of single queries, up to three times as fast.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        with on_device_of(weight.data):
-            self._weight = Tensor._of(array_module(weight.data).ascontiguousarray(weight.data.T).T)
-        self._bias = bias
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(..., in) to (..., out)."""
-        return F.linear(x, self._weight, self._bias)
+from nn.heads import split_heads
 
 
 class CachedSelfAttention:
@@ -46,27 +30,26 @@ class CachedSelfAttention:
 
     def __init__(self, attention: MultiHeadAttention, max_length: int) -> None:
         self._heads, self._max_length, self._length = attention.num_heads, max_length, 0
-        self._in_proj = CachedLinear(attention.in_proj_weight, attention.in_proj_bias)
-        self._out_proj = CachedLinear(attention.out_proj.weight, attention.out_proj.bias)
+        bias = attention.in_proj_bias
+        self._in_proj = CachedLinear(attention.in_proj_weight.data, None if bias is None else bias.data)
+        self._out_proj = on_arrays(attention.out_proj)
         self._kept: Any = None  # keys and values in an array (2, B, H, max_length, d); `_length` places are written
 
-    def __call__(self, x: Tensor, visible: Any = None) -> Tensor:
+    def __call__(self, x: Any, visible: Any = None) -> Any:
         """The next vector of each sequence (B, D) to the same shape.
 
         visible: which vectors up to this one may be attended to, an array (B, 1, length); None for all.
         """
         batch, width = x.shape
-        packed = self._in_proj(x).data  # (B, 3 D)
-        with on_device_of(packed):
-            heads = widened(packed).reshape(batch, 3, self._heads, width // self._heads)
-            if self._kept is None:
-                shape = (2, batch, self._heads, self._max_length, heads.shape[-1])
-                self._kept = array_module(packed).empty(shape, heads.dtype)
-            self._kept[:, :, :, self._length] = heads[:, 1:].swapaxes(0, 1)
-            self._length += 1
-            keys, values = self._kept[:, :, :, : self._length]
-            mixed = mixture_for_one_query(heads[:, 0], keys, values, visible)
-            return self._out_proj(Tensor._of(narrowed(mixed.reshape(batch, width), packed.dtype)))
+        packed = widened(self._in_proj(x)).reshape(batch, 3, self._heads, width // self._heads)
+        if self._kept is None:
+            shape = (2, batch, self._heads, self._max_length, width // self._heads)
+            self._kept = array_module(packed).empty(shape, packed.dtype)
+        self._kept[:, :, :, self._length] = packed[:, 1:].swapaxes(0, 1)
+        self._length += 1
+        keys, values = self._kept[:, :, :, : self._length]
+        mixed = mixture_for_one_query(packed[:, 0], keys.swapaxes(-1, -2), values, visible)
+        return self._out_proj(narrowed(mixed.reshape(batch, width), x.dtype))
 
     def take(self, rows: Any) -> None:
         """Goes on with these rows of the batch: (B',) integers, or (B,) booleans."""
@@ -87,36 +70,36 @@ class CachedAttention:
     def __init__(self, attention: MultiHeadAttention, memory: Tensor, mask: Tensor) -> None:
         self._heads = attention.num_heads
         (w_q, w_kv), (b_q, b_kv) = attention.query_and_others()
-        self._query_proj = CachedLinear(w_q, b_q)
-        self._out_proj = CachedLinear(attention.out_proj.weight, attention.out_proj.bias)
+        self._query_proj = CachedLinear(w_q.data, None if b_q is None else b_q.data)
+        self._out_proj = on_arrays(attention.out_proj)
         keys, values = split_heads(F.linear(memory, w_kv, b_kv), heads=self._heads, parts=2)
-        with on_device_of(mask.data):
-            self._keys, self._values = widened(keys.data), widened(values.data)  # (B, H, N_k, d)
-            self._visible = mask.data[:, 0]  # (B, 1, N_k)
+        copied = array_module(memory.data).ascontiguousarray  # in the order in which they are multiplied fastest
+        self._keys = copied(widened(keys.data).swapaxes(-1, -2))  # (B, H, d, N_k)
+        self._values = copied(widened(values.data))  # (B, H, N_k, d)
+        self._visible = None if mask.data.all() else mask.data[:, 0]  # (B, 1, N_k)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Any) -> Any:
         """A query for each row of the batch, (B, D) to the same shape."""
         batch, width = x.shape
-        query = self._query_proj(x).data
-        with on_device_of(query):
-            heads = widened(query).reshape(batch, self._heads, width // self._heads)
-            mixed = mixture_for_one_query(heads, self._keys, self._values, self._visible)
-            return self._out_proj(Tensor._of(narrowed(mixed.reshape(batch, width), query.dtype)))
+        query = widened(self._query_proj(x)).reshape(batch, self._heads, width // self._heads)
+        mixed = mixture_for_one_query(query, self._keys, self._values, self._visible)
+        return self._out_proj(narrowed(mixed.reshape(batch, width), x.dtype))
 
     def take(self, rows: Any) -> None:
         """Goes on with these rows of the batch: (B',) integers, or (B,) booleans."""
         with on_device_of(self._keys):
-            self._keys, self._values, self._visible = self._keys[rows], self._values[rows], self._visible[rows]
+            self._keys, self._values = self._keys[rows], self._values[rows]
+            self._visible = None if self._visible is None else self._visible[rows]
 
 
-def mixture_for_one_query(query: Any, keys: Any, values: Any, visible: Any = None) -> Any:
-    """softmax(q Kᵀ / √d) V on arrays: q (B, H, d), K and V (B, H, N, d) to (B, H, d).
+def mixture_for_one_query(query: Any, keys: Any, values: Any, visible: Any) -> Any:
+    """softmax(q K / √d) V on arrays: q (B, H, d), keys as columns of K (B, H, d, N), V (B, H, N, d), to (B, H, d).
 
     visible: (B, 1, N), True = may be attended to; None for all. A query that may attend to nothing gets 0.
     """
-    library, dtype = array_module(query), query.dtype
-    scaled = query * dtype.type(1.0 / math.sqrt(query.shape[-1]))
-    weights = library.matmul(scaled[:, :, None], keys.swapaxes(-1, -2))[:, :, 0]  # (B, H, N), the scores at first
+    library = array_module(query)
+    scaled = query * (1.0 / math.sqrt(query.shape[-1]))
+    weights = library.matmul(scaled[:, :, None], keys)[:, :, 0]  # (B, H, N), the scores at first
     if not are_small(weights):
         if visible is not None:
             weights = library.where(visible, weights, -math.inf)

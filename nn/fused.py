@@ -248,10 +248,11 @@ def _gelu_by_tanh(x: Any, value: Any, slope: Any = None) -> None:
     value *= x
     library.exp(value, out=value)  # e^-2u
     value += one
-    sigma = None if slope is None else one / value
-    library.divide(x, value, out=value)
     if slope is None:
+        library.divide(x, value, out=value)
         return
+    sigma = one / value
+    library.divide(x, value, out=value)
     slope *= three_b
     slope += a
     rest = one - sigma

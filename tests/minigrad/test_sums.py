@@ -107,4 +107,4 @@ def test_not_more_than_so_many_are_kept():
     """Each number of rows has ones of its own."""
     for length in range(300):
         ones_like_row(np.zeros(1), length)
-    assert sums._kept_ones.cache_info().currsize <= 128
+    assert sums._kept_row.cache_info().currsize <= 128

@@ -10,9 +10,7 @@ import nn.functional as F
 from models import Transformer, beam_decode, greedy_decode
 from nn.optim import Adam
 from tests.cupy_standin import installed
-from tests.support import assert_close
-
-PAD, BOS, EOS, A, B = 0, 1, 2, 3, 4
+from tests.models.decoding import BOS, EOS, PAD, A, B, beam_of_three, random_model, random_sources
 
 
 class Chain(Transformer):
@@ -37,42 +35,6 @@ class Chain(Transformer):
         assert not logits.requires_grad
         self.decoded.append((len(ids), self.training))
         return self.table[ids]
-
-
-class WithoutCache(Transformer):
-    """Reads all that is written again for each symbol: what decoding must give, by `decode` alone."""
-
-    class Written:
-        """Stands for the cache."""
-
-        def __init__(self, memory, source):
-            self.memory, self.source, self.batch = memory, source, len(source)
-            self.ids = np.zeros((len(source), 0), int)
-
-        def take(self, rows):
-            self.memory, self.source, self.ids = self.memory[rows], self.source[rows], self.ids[rows]
-
-    def cache(self, source_ids, max_length):
-        return self.Written(self.encode(source_ids), mg.Tensor(source_ids, device=self.generator.weight.device))
-
-    def decode_next(self, ids, cache):
-        cache.ids = np.concatenate([cache.ids, ids[:, None]], axis=1)
-        return self.decode(cache.ids, cache.memory, cache.source)[:, -1]
-
-
-def random_model(seed, vocabulary=5, kind=Transformer, **options):
-    """Untrained, but with logits so far apart that its choices are clear."""
-    mg.manual_seed(seed)
-    model = kind(vocabulary, vocabulary, d_model=16, num_heads=2, d_ff=32, dropout=0.1, max_length=16, **options)
-    with mg.no_grad():
-        model.generator.weight.copy_(model.generator.weight * 4)
-    return model
-
-
-def random_sources(seed, rows=6, vocabulary=5):
-    ids = np.random.default_rng(seed).integers(3, vocabulary, (rows, 7))
-    ids[1::2, 4:] = PAD
-    return ids
 
 
 def log_probability(model, source, answers):
@@ -202,10 +164,6 @@ def test_stopping_early_loses_nothing(monkeypatch):
 # ---- both ------------------------------------------------------------------------------------------------------------
 
 
-def beam_of_three(*args):
-    return beam_decode(*args, beam_size=3)
-
-
 @pytest.mark.parametrize("decode", [greedy_decode, beam_of_three])
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_do_not_depend_on_the_rest_of_the_batch(decode, seed):
@@ -280,79 +238,6 @@ def test_bad_input_is_told(decode):
 def test_a_beam_that_is_none_is_refused(beam_size, length_penalty):
     with pytest.raises(ValueError, match=f"beam_size must be .*, got {beam_size} and {length_penalty}"):
         beam_decode(random_model(0), [[A]], BOS, EOS, 4, beam_size, length_penalty)
-
-
-# ---- the cache -------------------------------------------------------------------------------------------------------
-
-VARIANTS = [
-    {},
-    {"norm_first": True},
-    {"norm_first": True, "final_norm": False, "activation": "gelu"},
-    {"final_norm": True, "positions": "learned"},
-    {"positions": "learned", "tie_embeddings": True},
-    {"num_decoder_layers": 1, "num_encoder_layers": 3},
-]
-
-
-@pytest.mark.parametrize("bos", [BOS, PAD], ids=["bos", "bos is padding"])
-@pytest.mark.parametrize("decode", [greedy_decode, beam_of_three])
-@pytest.mark.parametrize("options", VARIANTS)
-def test_the_cache_changes_no_answer(options, decode, bos):
-    lengths = set()
-    for seed in range(6):
-        sources = random_sources(seed, vocabulary=9)
-        sources[0] = PAD  # nothing of it may be attended to
-        with_cache, without = [random_model(seed, 9, kind, **options) for kind in (Transformer, WithoutCache)]
-        answers = decode(with_cache, sources, bos, EOS, 16)
-        np.testing.assert_array_equal(answers, decode(without, sources, bos, EOS, 16))
-        lengths |= {int(n) for n in np.count_nonzero(answers, axis=1)}
-    assert len(lengths) > 1  # rows that ended at different places
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("options", VARIANTS)
-def test_symbol_after_symbol_gives_what_the_whole_gives(options, dtype):
-    model, sources = random_model(0, 9, **options).to(dtype).eval(), random_sources(0, vocabulary=9)
-    targets = np.random.default_rng(1).integers(3, 9, (6, 8))
-    targets[:, 0] = BOS
-    targets[2, 3] = targets[3, 5:] = targets[4, 0] = targets[4, 2] = PAD
-    whole = model(sources, targets).numpy()  # (B, N, V)
-    cache = model.cache(sources, 8)
-    for place in range(8):
-        logits = model.decode_next(targets[:, place], cache)
-        assert logits.dtype == dtype and not logits.requires_grad
-        assert_close(logits, whole[:, place], 1e-5 if dtype == "float32" else 1e-12)
-
-
-def test_the_cache_goes_on_with_the_rows_that_are_taken():
-    model, sources = random_model(0, 9).eval(), random_sources(0, vocabulary=9)
-    targets = np.random.default_rng(1).integers(3, 9, (6, 6))
-    targets[1, 0] = PAD
-    rows = np.array([4, 1, 1, 0])
-    whole = model(sources[rows], targets[rows]).numpy()
-    cache = model.cache(sources, 6)
-    for place in range(3):
-        model.decode_next(targets[:, place], cache)
-    cache.take(rows)
-    assert cache.batch == 4
-    for place in range(3, 6):
-        assert_close(model.decode_next(targets[rows, place], cache), whole[:, place], 1e-5)
-    with pytest.raises(ValueError, match=r"decode_next: ids of shape \(4,\) .* after 6 symbols .* and for 6 symbols"):
-        model.decode_next(targets[rows, 0], cache)
-    with pytest.raises(ValueError, match=r"ids of shape \(1,\) .* is for ids of shape \(6,\)"):
-        model.decode_next(targets[:1, 0], model.cache(sources, 6))
-    with pytest.raises(TypeError, match="ids must be integers"):
-        model.decode_next(targets[:, 0] * 1.0, model.cache(sources, 6))
-
-
-@pytest.mark.parametrize("decode", [greedy_decode, beam_of_three])
-def test_answers_in_mixed_precision(decode):
-    """As they are without a cache, where logits are far enough apart for 16 bits."""
-    found = []
-    for kind in (Transformer, WithoutCache):
-        with mg.autocast("float16"):
-            found.append(decode(random_model(3, 9, kind), random_sources(3, vocabulary=9), BOS, EOS, 10).tolist())
-    assert found[0] == found[1]
 
 
 # ---- a model that has learned ----------------------------------------------------------------------------------------

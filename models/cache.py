@@ -1,0 +1,126 @@
+"""A Transformer's decoder for one symbol of each target after another: it reads each once, and keeps what it needs.
+
+What is kept, and the step that reads the next symbol, which computes on arrays: see `nn.cached_layers`. It gives what
+`Transformer.decode` gives in evaluation mode. Which symbol comes next is chosen in `models.decode`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minigrad import Tensor, zeros
+from minigrad.backend import to_device
+from minigrad.ops.elementwise import narrowed, widened
+from models.stack import DecoderLayer
+from nn.cached_attention import CachedAttention, CachedSelfAttention
+from nn.cached_layers import OnArrays, on_arrays
+from nn.feed_forward import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from models.transformer import Transformer
+
+
+class LayerCache:
+    """A layer of the decoder, at one place of the target after another.
+
+    Args:
+        memory: what it attends to, (B, N_s, D).
+        memory_mask: which of it may be attended to, (B, 1, 1, N_s).
+        max_length: how many places there will be.
+    """
+
+    def __init__(self, layer: DecoderLayer, memory: Tensor, memory_mask: Tensor, max_length: int) -> None:
+        self._norm_first = layer.norm_first
+        self._norms = [on_arrays(norm) for norm in (layer.norm1, layer.norm2, layer.norm3)]
+        self._self_attn = CachedSelfAttention(layer.self_attn, max_length)
+        self._multihead_attn = CachedAttention(layer.multihead_attn, memory, memory_mask)
+        self._linear1, self._linear2 = on_arrays(layer.linear1), on_arrays(layer.linear2)
+        self._activation = ACTIVATIONS[layer.activation]
+
+    def __call__(self, x: Any, visible: Any) -> Any:
+        """The vectors of the next place, (B, D), to the same shape.
+
+        visible: for self-attention, (B, 1, N) with N the places up to this one; None for all of them.
+        """
+
+        def attend(x: Any) -> Any:
+            return self._self_attn(x, visible)
+
+        sublayers: tuple[OnArrays, ...] = (attend, self._multihead_attn, self._feed_forward)
+        for sublayer, norm in zip(sublayers, self._norms, strict=True):
+            x = x + sublayer(norm(x)) if self._norm_first else norm(x + sublayer(x))
+        return x
+
+    def _feed_forward(self, x: Any) -> Any:
+        hidden = self._activation(widened(self._linear1(x)))  # (B, d_ff)
+        return self._linear2(narrowed(hidden, x.dtype))
+
+    def take(self, rows: Any) -> None:
+        """Goes on with these rows of the batch: (B',) integers, or (B,) booleans."""
+        self._self_attn.take(rows)
+        self._multihead_attn.take(rows)
+
+
+class Cache:
+    """What `Transformer.decode_next` remembers of the sources, and of the beginnings of their targets.
+
+    Args:
+        model: whose decoder, and what stands around it, this is.
+        memory: what the encoder made of the sources, (B, N_s, D).
+        memory_mask: which of it may be attended to, (B, 1, 1, N_s).
+        max_length: how many symbols a target has at most. ValueError for more than the model's positions.
+
+    Attributes:
+        length: how many symbols of each target were read.
+    """
+
+    def __init__(self, model: Transformer, memory: Tensor, memory_mask: Tensor, max_length: int) -> None:
+        self.length = 0
+        self._pad_id, self._device, self._scale = model.pad_id, memory.device, math.sqrt(model.d_model)
+        self._embedding = on_arrays(model.target_embedding)
+        places = zeros(max_length, model.d_model, dtype=memory.dtype, device=memory.device)
+        self._places = widened(model.target_positions(places).data)
+        self._layers = [LayerCache(layer, memory, memory_mask, max_length) for layer in model.decoder.layers]
+        last = [model.generator] if model.decoder.norm is None else [model.decoder.norm, model.generator]
+        self._last = [on_arrays(layer) for layer in last]
+        self._kept = np.ones((len(memory), max_length), bool)  # False where a target has padding
+
+    @property
+    def batch(self) -> int:
+        """How many sources, and targets, there are."""
+        return len(self._kept)
+
+    def next(self, ids: np.ndarray) -> Any:
+        """The next symbol of each target, (B,), to the logits (B, V) of the symbol after it, an array.
+
+        Errors as for `Transformer.decode_next`.
+        """
+        visible = self._visible(ids)
+        rows = self._embedding(to_device(ids, self._device))  # (B, D)
+        x = narrowed(widened(rows) * self._scale + self._places[self.length], rows.dtype)
+        self.length += 1
+        for layer in self._layers:
+            x = layer(x, visible)
+        for function in self._last:
+            x = function(x)
+        return x
+
+    def _visible(self, ids: np.ndarray) -> Any:
+        """Which symbols up to these may be attended to, an array (B, 1, N) where the model is; None for all."""
+        batch, room = self._kept.shape
+        if ids.shape != (batch,) or self.length == room:
+            raise ValueError(
+                f"Transformer.decode_next: ids of shape {ids.shape} were given after {self.length} symbols of each "
+                f"target; the cache is for ids of shape ({batch},), and for {room} symbols"
+            )
+        self._kept[:, self.length] = ids != self._pad_id
+        return None if self._kept.all() else to_device(self._kept[:, None, : self.length + 1], self._device)
+
+    def take(self, rows: np.ndarray) -> None:
+        """Goes on with these targets and their sources: (B',) integers, or (B,) booleans."""
+        for layer in self._layers:
+            layer.take(rows)
+        self._kept = self._kept[rows]
