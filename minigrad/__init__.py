@@ -1,9 +1,12 @@
 """minigrad: a Tensor with reverse-mode automatic differentiation over NumPy or CuPy. The public names, nothing else."""
 
+from minigrad import process  # first: NumPy's BLAS reads a setting while it is loaded
+
+# isort: split
 from numpy import bool_, float16, float32, float64, int32, int64
 
 # ops first: with it come tensor and autograd, in the order in which they need one another
-from minigrad import ops, process
+from minigrad import ops
 from minigrad.autocast import autocast
 from minigrad.autograd import grad
 from minigrad.backend import DeviceError, cuda_available, get_default_device, set_default_device

@@ -87,6 +87,11 @@ def undivided() -> Iterator[None]:
         _thread.divides = former
 
 
+def parts_at_most() -> int:
+    """Into how many parts this thread may divide its work now."""
+    return _count if _thread.divides else 1
+
+
 def is_worth_dividing(nanoseconds: float) -> bool:
     """Whether `divide` may divide work that takes so long in all; where not, the work itself costs less than a call."""
     return nanoseconds >= 2 * LEAST_WORK

@@ -10,6 +10,8 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
@@ -46,13 +48,38 @@ def blas_threads() -> int | None:
 def put_blas_on_one_thread() -> None:
     """Have each product of NumPy's BLAS take one thread: large ones of matrices are divided by `minigrad.dividing`.
 
-    BLAS's own threads wait for the next product by spinning, for 20 milliseconds and more: in that time they slow
-    whatever other threads do. It is called when minigrad is imported, and reaches the OpenBLAS that NumPy brings or was
-    built with on Linux and macOS. Any other BLAS is left alone, and so is OpenBLAS with MINIGRAD_SET_BLAS_THREADS=0 in
-    the environment; products are then not divided.
+    It is called when minigrad is imported, and reaches the OpenBLAS that NumPy brings or was built with on Linux and
+    macOS. Any other BLAS is left alone, and so is OpenBLAS with MINIGRAD_SET_BLAS_THREADS=0 in the environment;
+    products are then not divided.
     """
-    if _openblas is not None and os.environ.get("MINIGRAD_SET_BLAS_THREADS") != "0":
+    if _openblas is not None and _sets_blas:
         _openblas[1](1)
+
+
+def have_blas_wait_briefly() -> bool:
+    """Have the threads of OpenBLAS wait for the next product by spinning for 0.2 ms at most, not 26; whether they do.
+
+    In that time they slow whatever other threads do. OpenBLAS reads it while NumPy is loaded: so it takes effect if
+    minigrad is imported before NumPy, or if OPENBLAS_THREAD_TIMEOUT=19 (2¹⁹ ticks) is in the environment already.
+    """
+    given = os.environ.get(_TIMEOUT)
+    if given is None and "numpy" not in sys.modules and _sets_blas:
+        os.environ[_TIMEOUT] = "19"
+        import_module("numpy")
+        del os.environ[_TIMEOUT]  # what this process starts is not concerned
+        return True
+    import_module("numpy")  # whose BLAS is looked for next
+    return given is not None and given.isdecimal() and int(given) <= 20
+
+
+def multiply_by_blas(x: Any, y: Any, out: Any, threads: int) -> None:
+    """Writes x @ y, of NumPy's matrices, with so many threads of OpenBLAS, which takes one before and after."""
+    set_number = _openblas[1]  # type: ignore[index]
+    set_number(threads)
+    try:
+        sys.modules["numpy"].matmul(x, y, out=out)
+    finally:
+        set_number(1)
 
 
 def _find_openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
@@ -74,7 +101,12 @@ def _find_openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     return None
 
 
+_TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
+_sets_blas = os.environ.get("MINIGRAD_SET_BLAS_THREADS") != "0"
+
 keep_freed_memory()
+_waits_briefly = have_blas_wait_briefly()
 _openblas = _find_openblas()
 put_blas_on_one_thread()
 BLAS_TAKES_ONE_THREAD = blas_threads() == 1
+BLAS_WAITS_BRIEFLY = BLAS_TAKES_ONE_THREAD and _waits_briefly

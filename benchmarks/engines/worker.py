@@ -14,6 +14,11 @@ It waits for a line without using the processor. What engines print goes to its 
 
 from __future__ import annotations
 
+import sys
+
+if {"minigrad", "parallel"} & set(sys.argv[1:2]):
+    import minigrad  # noqa: F401 - before NumPy, whose BLAS reads a setting while it is loaded
+
 import argparse
 import contextlib
 import importlib
@@ -21,7 +26,6 @@ import importlib.metadata
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

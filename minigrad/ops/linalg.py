@@ -9,14 +9,14 @@ import numpy as np
 
 from minigrad.autocast import in_16_bits
 from minigrad.bfloat import takes_bfloat16
-from minigrad.dividing import divide, is_worth_dividing
+from minigrad.dividing import divide, is_worth_dividing, parts_at_most
 from minigrad.dtypes import is_16_bit, is_bfloat16
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import astype
 from minigrad.ops.index import add_at
 from minigrad.ops.reduce import sum
 from minigrad.ops.shape import expand_dims, moveaxis, reshape, swapaxes
-from minigrad.process import BLAS_TAKES_ONE_THREAD
+from minigrad.process import BLAS_TAKES_ONE_THREAD, BLAS_WAITS_BRIEFLY, multiply_by_blas
 from minigrad.sums import sum_of_rows
 
 
@@ -143,21 +143,29 @@ def _are_for_blas(x: Any, y: Any) -> bool:
 
 # For each byte of the numbers: 50 billion multiplications of float32 a second and core. BLAS's own threads do it all.
 NS_OF_A_PRODUCT = 0.005 if BLAS_TAKES_ONE_THREAD else 0.0
+# Nanoseconds of products that BLAS's own threads divide, if they do not spin for long: within 2 µs, which takes us 50.
+BLAS_DIVIDES = (40e3, 1.2e6) if BLAS_WAITS_BRIEFLY else (math.inf, 0.0)
 SMALL = 1 << 13  # numbers of a product: `dot` begins in half of the time of `matmul`, but writes zeros first
 
 
 def _multiply(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.ndarray) -> None:
     """Writes x @ y + bias of (..., n, k), (..., k, m) and (m,) or None: rows, or matrices, in parts at once."""
     nanoseconds = NS_OF_A_PRODUCT * x.itemsize * x.size * y.shape[-1]
-    if x.ndim == 2 and not is_worth_dividing(nanoseconds):
-        if out.size <= SMALL:
-            x.dot(y, out)
-        else:
-            np.matmul(x, y, out=out)
-        if bias is not None:
-            out += bias
+    by_blas = BLAS_DIVIDES[0] <= nanoseconds < BLAS_DIVIDES[1]
+    if x.ndim > 2 or (is_worth_dividing(nanoseconds) and not by_blas):
+        _multiply_parts(x, y, bias, out, nanoseconds)
         return
+    if by_blas and parts_at_most() > 1:
+        multiply_by_blas(x, y, out, parts_at_most())
+    elif out.size <= SMALL:
+        x.dot(y, out)
+    else:
+        np.matmul(x, y, out=out)
+    if bias is not None:
+        out += bias
 
+
+def _multiply_parts(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.ndarray, nanoseconds: float) -> None:
     def work(start: int, stop: int) -> None:
         part = np.matmul(x[start:stop], y if y.ndim == 2 else y[start:stop], out=out[start:stop])
         if bias is not None:

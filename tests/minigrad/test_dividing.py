@@ -15,6 +15,7 @@ import nn
 import nn.functional as F
 from minigrad import dividing
 from minigrad.dividing import divide, undivided
+from minigrad.ops import linalg
 from nn.optim import AdamW, pieces
 from tests.support import assert_close
 
@@ -36,6 +37,7 @@ def three_threads():
 def everything_divided(three_threads, monkeypatch):
     """Small work too."""
     monkeypatch.setattr(dividing, "LEAST_WORK", 1e-9)
+    monkeypatch.setattr(linalg, "BLAS_DIVIDES", (np.inf, 0.0))
 
 
 def edges_of(rows, nanoseconds):

@@ -1,4 +1,4 @@
-"""Settings of the process: freed memory stays, in all threads; BLAS takes one thread. Both can be off."""
+"""Settings of the process: freed memory stays, in all threads; BLAS takes one thread, waits briefly. All can be off."""
 
 import os
 import subprocess
@@ -60,6 +60,54 @@ def test_blas_takes_one_thread_unless_told_otherwise():
         pytest.skip("NumPy's BLAS is none that can be asked")
     assert int(run(THREADS, OPENBLAS_NUM_THREADS="2")) == 1
     assert int(run(THREADS, OPENBLAS_NUM_THREADS="2", MINIGRAD_SET_BLAS_THREADS="0")) == min(2, os.cpu_count() or 1)
+
+
+WAITS = "import os, minigrad; print(minigrad.process.BLAS_WAITS_BRIEFLY, os.environ.get('OPENBLAS_THREAD_TIMEOUT'))"
+
+
+@pytest.mark.parametrize(
+    ("code", "environment", "expected"),
+    [
+        (WAITS, {}, "True None"),
+        (f"import numpy, {WAITS.removeprefix('import ')}", {}, "False None"),  # it has read the setting by then
+        (f"import numpy, {WAITS.removeprefix('import ')}", {"OPENBLAS_THREAD_TIMEOUT": "18"}, "True 18"),
+        (WAITS, {"OPENBLAS_THREAD_TIMEOUT": "26"}, "False 26"),
+        (WAITS, {"MINIGRAD_SET_BLAS_THREADS": "0"}, "False None"),
+    ],
+)
+def test_blas_waits_briefly_if_numpy_is_imported_later(code, environment, expected):
+    if process.blas_threads() is None:
+        pytest.skip("NumPy's BLAS is none that can be asked")
+    clean = {name: "" for name in os.environ if name.startswith(("OPENBLAS", "MINIGRAD_SET"))}
+    kept = {name: value for name, value in os.environ.items() if name not in clean}
+    done = subprocess.run([sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True)
+    assert done.stdout.strip() == expected, done.stderr
+
+
+MIDDLING = """
+import minigrad as mg
+import numpy as np
+mg.set_num_threads(2)
+from minigrad.ops import linalg
+rng = np.random.default_rng(0)
+x, y = [rng.standard_normal(shape).astype(np.float32) for shape in ((300, 200), (200, 300))]
+asked = []
+multiply = linalg.multiply_by_blas
+linalg.multiply_by_blas = lambda *args: asked.append(args[-1]) or multiply(*args)
+value = mg.Tensor(x) @ mg.Tensor(y)
+same = (mg.Tensor(x) @ mg.Tensor(y)).numpy().tobytes() == value.numpy().tobytes()
+error = abs(value.numpy() - x.astype(float) @ y.astype(float)).max()
+small = mg.Tensor(x[:30, :20]) @ mg.Tensor(y[:20, :30])
+with mg.dividing.undivided():
+    mg.Tensor(x) @ mg.Tensor(y)
+print(asked, same, error < 1e-4, mg.process.blas_threads())
+"""
+
+
+def test_middling_products_are_left_to_blas_threads_that_wait_briefly():
+    if process.blas_threads() is None:
+        pytest.skip("NumPy's BLAS is none that can be asked")
+    assert run(MIDDLING).strip() == "[2, 2] True True 1"
 
 
 def test_another_blas_is_left_alone(monkeypatch):
