@@ -72,7 +72,7 @@ def next_generator(generator: Generator | None = None) -> np.random.Generator:
 
 def next_key() -> tuple[int, int, int]:
     """(seed, step, call), which names the next call's numbers in this thread's stream, for what draws them itself."""
-    _thread.generator.next()
+    _thread.generator._call += 1
     return stream_position()
 
 
