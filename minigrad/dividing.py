@@ -1,8 +1,9 @@
 """Large work on arrays, divided: an operation does its rows in parts, each in a thread of its own at the same time.
 
 NumPy computes in one thread, but for products, which its BLAS may divide; that waits for work by spinning, which slows
-whatever the other threads do. So `minigrad.process` puts BLAS on one thread, and operations divide products of
-matrices, attention, norms, GELU and an optimizer's step themselves, where that is worth a thread's start.
+whatever the other threads do. So `minigrad.process` puts BLAS on one thread, and operations divide large products of
+matrices, attention, norms, GELU and an optimizer's step themselves, where that is worth a thread's start. Middling
+products are left to BLAS's threads if these wait only briefly.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Work = Callable[[int, int], Any]
 """Does the rows from one number to below another; it only calls NumPy, and writes to arrays that nobody else does."""
 
 MOST_THREADS = 128
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # it may use
 LEAST_WORK = 100_000.0  # nanoseconds that a part takes by estimate: with less, the start of a thread is not worth it
 
 
@@ -38,8 +40,10 @@ def set_num_threads(number: int) -> None:
 
     As long as nobody calls it, that is MINIGRAD_NUM_THREADS in the environment, or else OMP_NUM_THREADS, or else how
     many cores the process may use; if the first makes no sense, a warning says so. Results with another number differ
-    by rounding; with the same one they are the same bits again. Raises ValueError for anything but an integer from 1
-    to 128.
+    by rounding; with the same one they are the same bits again, as long as one thread at a time computes (or
+    `nn.ParallelLoss` does): how many threads BLAS takes for a product is the whole process's.
+
+    Raises ValueError for anything but an integer from 1 to 128.
     """
     global _count
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST_THREADS:
@@ -51,8 +55,7 @@ def _default() -> int:
     given = os.environ.get("MINIGRAD_NUM_THREADS", "")
     if (number := _number(given)) is not None:
         return number
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    number = _number(os.environ.get("OMP_NUM_THREADS", "")) or min(cores, MOST_THREADS)
+    number = _number(os.environ.get("OMP_NUM_THREADS", "")) or min(CORES, MOST_THREADS)
     if given:
         warnings.warn(
             f"MINIGRAD_NUM_THREADS={given!r} is passed over: it must be an integer from 1 on. Operations divide large "

@@ -1,4 +1,4 @@
-"""Settings of the process: what the C library does with freed memory, and how many threads BLAS takes.
+"""Settings of the process: what the C library does with freed memory, how many threads BLAS takes, how they wait.
 
 They are made here and nowhere else, but for one: `train.py` puts OMP_NUM_THREADS into its own environment, which BLAS
 reads while NumPy is imported, before anything of minigrad can run.
@@ -39,6 +39,9 @@ def keep_freed_memory() -> None:
 
 # ---- BLAS ------------------------------------------------------------------------------------------------------------
 
+_TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
+_sets_blas = os.environ.get("MINIGRAD_SET_BLAS_THREADS") != "0"
+
 
 def blas_threads() -> int | None:
     """How many threads NumPy's BLAS takes for a product; None if it is not an OpenBLAS that can be asked."""
@@ -46,7 +49,7 @@ def blas_threads() -> int | None:
 
 
 def put_blas_on_one_thread() -> None:
-    """Have each product of NumPy's BLAS take one thread: large ones of matrices are divided by `minigrad.dividing`.
+    """Have each product of NumPy's BLAS take one thread: operations say which of theirs are to take more.
 
     It is called when minigrad is imported, and reaches the OpenBLAS that NumPy brings or was built with on Linux and
     macOS. Any other BLAS is left alone, and so is OpenBLAS with MINIGRAD_SET_BLAS_THREADS=0 in the environment;
@@ -57,10 +60,10 @@ def put_blas_on_one_thread() -> None:
 
 
 def have_blas_wait_briefly() -> bool:
-    """Have the threads of OpenBLAS wait for the next product by spinning for 0.2 ms at most, not 26; whether they do.
+    """Whether OpenBLAS's threads wait for the next product by spinning for 0.2 ms at most; they are told so if need be.
 
-    In that time they slow whatever other threads do. OpenBLAS reads it while NumPy is loaded: so it takes effect if
-    minigrad is imported before NumPy, or if OPENBLAS_THREAD_TIMEOUT=19 (2¹⁹ ticks) is in the environment already.
+    Otherwise it is 26 ms, in which they slow whatever other threads do. OpenBLAS reads it while NumPy is loaded: so
+    minigrad must be imported before NumPy, or OPENBLAS_THREAD_TIMEOUT=19 (2¹⁹ ticks) be in the environment already.
     """
     given = os.environ.get(_TIMEOUT)
     if given is None and "numpy" not in sys.modules and _sets_blas:
@@ -73,13 +76,30 @@ def have_blas_wait_briefly() -> bool:
 
 
 def multiply_by_blas(x: Any, y: Any, out: Any, threads: int) -> None:
-    """Writes x @ y, of NumPy's matrices, with so many threads of OpenBLAS, which takes one before and after."""
+    """Writes x @ y, of NumPy's matrices, with so many threads of OpenBLAS, which takes one before and after.
+
+    Meanwhile it takes as many in every other thread of the process.
+    """
+    matmul = sys.modules["numpy"].matmul  # imported here, NumPy would be loaded too early
     set_number = _openblas[1]  # type: ignore[index]
     set_number(threads)
     try:
-        sys.modules["numpy"].matmul(x, y, out=out)
+        matmul(x, y, out=out)
     finally:
         set_number(1)
+
+
+def _has_threads_of_its_own() -> bool:
+    """Whether OpenBLAS was built with them; those of OpenMP wait as that likes."""
+    library = _numpys_library()
+    names = ("scipy_openblas_get_parallel64_", "openblas_get_parallel64_", "openblas_get_parallel")
+    return library is not None and any(hasattr(library, name) and library[name]() == 1 for name in names)
+
+
+def _numpys_library() -> ctypes.CDLL | None:
+    module = sys.modules.get("numpy._core._multiarray_umath")
+    path = getattr(module, "__file__", None)
+    return None if path is None or sys.platform == "win32" else ctypes.CDLL(path)  # Windows looks into one library only
 
 
 def _find_openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
@@ -88,25 +108,18 @@ def _find_openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     A name is looked for in the library that NumPy is compiled into, and so in those that this was linked with:
     whichever BLAS NumPy multiplies with is found, no matter where it lies or which others are loaded.
     """
-    module = sys.modules.get("numpy._core._multiarray_umath")
-    path = getattr(module, "__file__", None)
-    if path is None or sys.platform == "win32":  # Windows looks into the one library only
-        return None
-    library = ctypes.CDLL(path)
+    library = _numpys_library()
     for name in ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"):
-        if hasattr(library, name.format("get")) and hasattr(library, name.format("set")):
+        if library is not None and hasattr(library, name.format("get")) and hasattr(library, name.format("set")):
             set_number = library[name.format("set")]
             set_number.restype = None
             return library[name.format("get")], set_number
     return None
 
 
-_TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
-_sets_blas = os.environ.get("MINIGRAD_SET_BLAS_THREADS") != "0"
-
 keep_freed_memory()
 _waits_briefly = have_blas_wait_briefly()
 _openblas = _find_openblas()
 put_blas_on_one_thread()
 BLAS_TAKES_ONE_THREAD = blas_threads() == 1
-BLAS_WAITS_BRIEFLY = BLAS_TAKES_ONE_THREAD and _waits_briefly
+BLAS_WAITS_BRIEFLY = BLAS_TAKES_ONE_THREAD and _waits_briefly and _has_threads_of_its_own()

@@ -1,5 +1,8 @@
 """Layers and what trains them. The public names, nothing else; optimizers are in `nn.optim`."""
 
+import minigrad  # before NumPy, whose BLAS reads a setting while it is loaded
+
+# isort: split
 from nn import functional, init
 from nn.attention import MultiHeadAttention
 from nn.containers import ModuleList, Sequential

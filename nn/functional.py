@@ -282,7 +282,7 @@ def add_rows(g: Any, ids: Any, *, count: int, padding: int | None) -> Any:
     Either way is many times faster than `add.at`. 16 bits are added up in float32.
     """
     rows, flat = widened(g).reshape(ids.size, g.shape[-1]), ids.reshape(-1)
-    is_small = type(rows) is np.ndarray and ids.size * count * max(1, rows.shape[1]) <= SMALL_PRODUCT
+    is_small = type(rows) is np.ndarray and 0 < ids.size * count * max(1, rows.shape[1]) <= SMALL_PRODUCT
     value = _added_by_product(rows, flat, count) if is_small else None
     if value is None:
         value = _added_by_sorting(rows, flat, count)

@@ -262,13 +262,13 @@ class _Piece:
     """
 
     def __init__(self, leading: int, axis: int, entries: slice, queries: slice, end: int) -> None:
-        self._ndim, self._axis = leading + 2 if leading else math.inf, axis
-        self._entries = (*[slice(None)] * axis, entries)
+        self._axis = axis - leading - 2 if leading else -math.inf  # from the end: arrays may lack the first ones
+        self._entries = (..., entries, *[slice(None)] * (leading + 1 - axis))
         self._queries, self._keys = queries, slice(end)
 
     def of_entries(self, x: Any) -> Any:
         """(..., n, m), or fewer axes."""
-        return x if x.ndim < self._ndim or x.shape[self._axis] == 1 else x[self._entries]
+        return x if x.ndim < -self._axis or x.shape[self._axis] == 1 else x[self._entries]
 
     def of_queries(self, x: Any) -> Any:
         """(..., N_q, d)."""

@@ -59,6 +59,8 @@ class Visible:
             library = array_module(self.array)
             turned = library.ascontiguousarray(self.array.swapaxes(-1, -2))  # (..., N_k, N_q)
             ceiling = library.where(turned, dtype.type(math.inf), -math.inf).swapaxes(-1, -2)
+            if library is np:
+                ceiling.flags.writeable = False  # all layers share it
             self._ceilings[dtype] = ceiling
         return ceiling
 
@@ -83,7 +85,7 @@ def _causal(library: Any, n_q: int, n_k: int, offset: int) -> Visible:
     return Visible(_not_after(library, n_q, n_k, offset))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=8)
 def _kept_causal(n_q: int, n_k: int, offset: int) -> Visible:
     visible = Visible(_not_after(np, n_q, n_k, offset))
     visible.array.flags.writeable = False

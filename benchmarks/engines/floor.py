@@ -2,8 +2,7 @@
 
 They are computed in two ways, of which the faster at a size is the floor there. "floor-blas" is bare NumPy, whose
 OpenBLAS divides large products over threads of its own and keeps small ones whole. "floor-divided" has each product
-divided by minigrad, with BLAS on one thread, as in a training step: such threads sleep between products, where BLAS's
-spin and are awake at once, but minigrad also divides batches of small matrices, which BLAS computes one by one.
+divided as minigrad does it in a training step: large ones, and batches of small matrices, by threads of minigrad's.
 An engine on NumPy can be faster only where it leaves products out: attention that skips what causality hides does.
 """
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 
-if {"minigrad", "parallel"} & set(sys.argv[1:2]):
+if {"minigrad", "parallel", "floor-divided"} & set(sys.argv[1:2]):
     import minigrad  # noqa: F401 - before NumPy, whose BLAS reads a setting while it is loaded
 
 import argparse

@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.autocast import in_16_bits
 from minigrad.bfloat import takes_bfloat16
-from minigrad.dividing import divide, is_worth_dividing, parts_at_most
+from minigrad.dividing import CORES, divide, is_worth_dividing, parts_at_most
 from minigrad.dtypes import is_16_bit, is_bfloat16
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import astype
@@ -143,26 +143,35 @@ def _are_for_blas(x: Any, y: Any) -> bool:
 
 # For each byte of the numbers: 50 billion multiplications of float32 a second and core. BLAS's own threads do it all.
 NS_OF_A_PRODUCT = 0.005 if BLAS_TAKES_ONE_THREAD else 0.0
-# Nanoseconds of products that BLAS's own threads divide, if they do not spin for long: within 2 µs, which takes us 50.
-BLAS_DIVIDES = (40e3, 1.2e6) if BLAS_WAITS_BRIEFLY else (math.inf, 0.0)
-SMALL = 1 << 13  # numbers of a product: `dot` begins in half of the time of `matmul`, but writes zeros first
+# Products of fewer nanoseconds are divided by BLAS's own threads, where these do not spin for long: handing work over
+# takes them 2 µs, ours 50. Each has so many nanoseconds to do at least.
+BLAS_DIVIDES_BELOW = 1.2e6 if BLAS_WAITS_BRIEFLY else 0.0
+NS_OF_A_BLAS_THREAD = 20e3
+SMALL_RESULT = 1 << 13  # numbers: `dot` begins in half of the time of `matmul`, but writes zeros first
 
 
 def _multiply(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.ndarray) -> None:
     """Writes x @ y + bias of (..., n, k), (..., k, m) and (m,) or None: rows, or matrices, in parts at once."""
     nanoseconds = NS_OF_A_PRODUCT * x.itemsize * x.size * y.shape[-1]
-    by_blas = BLAS_DIVIDES[0] <= nanoseconds < BLAS_DIVIDES[1]
-    if x.ndim > 2 or (is_worth_dividing(nanoseconds) and not by_blas):
+    threads = _threads_of_blas(nanoseconds) if x.ndim == 2 else 1
+    if threads > 1:
+        multiply_by_blas(x, y, out, threads)
+    elif x.ndim > 2 or is_worth_dividing(nanoseconds):
         _multiply_parts(x, y, bias, out, nanoseconds)
         return
-    if by_blas and parts_at_most() > 1:
-        multiply_by_blas(x, y, out, parts_at_most())
-    elif out.size <= SMALL:
+    elif out.size <= SMALL_RESULT:
         x.dot(y, out)
     else:
         np.matmul(x, y, out=out)
     if bias is not None:
         out += bias
+
+
+def _threads_of_blas(nanoseconds: float) -> int:
+    """How many threads of BLAS are to divide a product that takes so long in one; 1 for none."""
+    if nanoseconds >= BLAS_DIVIDES_BELOW or nanoseconds < 2 * NS_OF_A_BLAS_THREAD:
+        return 1
+    return min(parts_at_most(), CORES, int(nanoseconds / NS_OF_A_BLAS_THREAD))
 
 
 def _multiply_parts(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.ndarray, nanoseconds: float) -> None:

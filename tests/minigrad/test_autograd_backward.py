@@ -27,6 +27,14 @@ def test_a_tensor_used_as_both_operands():
     assert a.grad.item() == 7
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_tensor_of_one_element_used_four_times(shape):
+    x = leaf(np.full(shape, 2.0))
+    y = x * 1.0
+    (y * 2 + y * 3 + y * 4 + y).sum().backward()
+    assert x.grad.shape == shape and x.grad.item() == 10
+
+
 def test_a_value_used_directly_and_through_another():
     """(h + h @ w).sum(): h's gradient is complete before it is passed on."""
     rng = np.random.default_rng(0)

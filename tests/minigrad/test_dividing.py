@@ -37,7 +37,7 @@ def three_threads():
 def everything_divided(three_threads, monkeypatch):
     """Small work too."""
     monkeypatch.setattr(dividing, "LEAST_WORK", 1e-9)
-    monkeypatch.setattr(linalg, "BLAS_DIVIDES", (np.inf, 0.0))
+    monkeypatch.setattr(linalg, "BLAS_DIVIDES_BELOW", 0.0)
 
 
 def edges_of(rows, nanoseconds):
@@ -148,6 +148,7 @@ OPERATIONS = {
     "attention of one example": (F.scaled_dot_product_attention, [*[(1, 5, 6, 4)] * 3, (1, 1, 6, 6)]),
     "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [(5, 2, 6, 4)] * 3),
     "attention with a bias for each": (F.scaled_dot_product_attention, [*[(5, 2, 6, 4)] * 3, (5, 2, 6, 6)]),
+    "attention with a bias of fewer axes": (F.scaled_dot_product_attention, [*[(1, 2, 5, 6, 4)] * 3, (2, 5, 6, 6)]),
     "attention with one bias": (F.scaled_dot_product_attention, [*[(5, 2, 6, 4)] * 3, (6, 6)]),
     "attention without a batch": (F.scaled_dot_product_attention, [(6, 4)] * 3),
     "attention in blocks": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [(4, 150, 4)] * 3),
@@ -183,6 +184,36 @@ def test_products_of_16_bits_are_divided_as_those_of_float32(everything_divided,
     x, y = draw(7, 4).astype(np.float16), draw(4, 5).astype(np.float16)
     assert_close((mg.Tensor(x) @ mg.Tensor(y)).numpy(), x.astype(float) @ y.astype(float), 1e-3)
     assert divided == [3]
+
+
+@pytest.mark.parametrize("name", ["linear", "matmul"])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("float64", 1e-14)])
+def test_products_by_threads_of_blas_give_the_same(name, dtype, tolerance, three_threads, monkeypatch):
+    function, shapes = OPERATIONS[name]
+    arrays = [draw(*shape).astype(dtype) for shape in shapes]
+    whole, asked = with_gradients(function, arrays), []
+
+    def multiply(x, y, out, threads):
+        asked.append(threads)
+        np.matmul(x, y, out=out)
+
+    monkeypatch.setattr(linalg, "multiply_by_blas", multiply)
+    monkeypatch.setattr(linalg, "BLAS_DIVIDES_BELOW", np.inf)
+    monkeypatch.setattr(linalg, "NS_OF_A_BLAS_THREAD", 1e-9)
+    monkeypatch.setattr(linalg, "NS_OF_A_PRODUCT", 0.005)
+    monkeypatch.setattr(linalg, "CORES", 8)
+    for mine, its in zip(with_gradients(function, arrays), whole, strict=True):
+        assert_close(mine, its, tolerance)
+    assert asked == [3] * 3  # forward, and the gradients of both matrices
+
+
+def test_blas_takes_no_more_threads_than_there_are_cores_and_work(monkeypatch):
+    monkeypatch.setattr(linalg, "BLAS_DIVIDES_BELOW", 1e6)
+    monkeypatch.setattr(linalg, "parts_at_most", lambda: 128)
+    monkeypatch.setattr(linalg, "CORES", 4)
+    assert [linalg._threads_of_blas(ns) for ns in (39e3, 40e3, 70e3, 900e3, 1e6)] == [1, 2, 3, 4, 1]
+    monkeypatch.setattr(linalg, "parts_at_most", lambda: 2)
+    assert linalg._threads_of_blas(900e3) == 2
 
 
 def test_a_step_of_an_optimizer_gives_the_same_bits(everything_divided, monkeypatch):

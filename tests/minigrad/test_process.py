@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from minigrad import process
@@ -107,7 +108,25 @@ print(asked, same, error < 1e-4, mg.process.blas_threads())
 def test_middling_products_are_left_to_blas_threads_that_wait_briefly():
     if process.blas_threads() is None:
         pytest.skip("NumPy's BLAS is none that can be asked")
-    assert run(MIDDLING).strip() == "[2, 2] True True 1"
+    assert run(MIDDLING, OPENBLAS_THREAD_TIMEOUT="19", MINIGRAD_SET_BLAS_THREADS="1").strip() == "[2, 2] True True 1"
+
+
+def test_after_an_error_blas_takes_one_thread_again():
+    if process.blas_threads() is None:
+        pytest.skip("NumPy's BLAS is none that can be asked")
+    with pytest.raises(ValueError, match="matmul"):
+        process.multiply_by_blas(np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 5)), 2)
+    assert process.blas_threads() == 1
+
+
+@pytest.mark.parametrize("first", ["minigrad", "nn", "nn.functional", "nn.optim", "models"])
+def test_whatever_is_imported_first_comes_before_numpy(first):
+    if process.blas_threads() is None:
+        pytest.skip("NumPy's BLAS is none that can be asked")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENBLAS", "MINIGRAD_SET"))}
+    code = f"import {first}, minigrad; print(minigrad.process.BLAS_WAITS_BRIEFLY)"
+    done = subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr
 
 
 def test_another_blas_is_left_alone(monkeypatch):
@@ -117,8 +136,6 @@ def test_another_blas_is_left_alone(monkeypatch):
 
 
 def test_the_openblas_of_numpys_wheels_is_found():
-    import numpy as np
-
     name = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
     if name != "scipy-openblas" or sys.platform == "win32":
         pytest.skip(f"NumPy uses {name}")

@@ -130,6 +130,12 @@ def test_a_gradient_that_is_not_finite_reaches_its_own_row_alone(count, width, b
     np.testing.assert_array_equal(weight.grad.numpy()[:4, -1], [10.0, 0.0, bad, 0.0])
 
 
+def test_an_empty_vocabulary_has_an_empty_gradient():
+    weight = mg.zeros(0, 4, requires_grad=True)
+    F.embedding(np.zeros((2, 0), int), weight).sum().backward()
+    assert weight.grad.shape == (0, 4)
+
+
 def test_embedding_arguments_are_checked():
     with pytest.raises(ValueError, match="padding_idx must be from 0 to 3, got 4"):
         nn.Embedding(4, 2, padding_idx=4)
