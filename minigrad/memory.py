@@ -7,12 +7,15 @@ of theirs has a higher number than the node.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Iterable
 from typing import ClassVar
 
 next_serial = itertools.count(1).__next__
-changing = threading.Lock()  # two threads that use one tensor must come to one memory, and `latest` only grows
+changing = threading.RLock()  # two threads that use one tensor must come to one memory, and `latest` only grows
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=changing.acquire, after_in_parent=changing.release, after_in_child=changing.release)
 
 
 class Memory:

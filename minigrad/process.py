@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -41,6 +42,11 @@ def keep_freed_memory() -> None:
 
 _TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
 _sets_blas = os.environ.get("MINIGRAD_SET_BLAS_THREADS") != "0"
+_using_blas = threading.RLock()  # with several threads; OpenBLAS ends them at a fork, and would wait for ever meanwhile
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(
+        before=_using_blas.acquire, after_in_parent=_using_blas.release, after_in_child=_using_blas.release
+    )
 
 
 def blas_threads() -> int | None:
@@ -82,11 +88,12 @@ def multiply_by_blas(x: Any, y: Any, out: Any, threads: int) -> None:
     """
     matmul = sys.modules["numpy"].matmul  # imported here, NumPy would be loaded too early
     set_number = _openblas[1]  # type: ignore[index]
-    set_number(threads)
-    try:
-        matmul(x, y, out=out)
-    finally:
-        set_number(1)
+    with _using_blas:
+        try:
+            set_number(threads)
+            matmul(x, y, out=out)
+        finally:
+            set_number(1)
 
 
 def _has_threads_of_its_own() -> bool:

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minigrad import Tensor, zeros
+from minigrad import Tensor, cat, zeros
 from minigrad.backend import to_device
 from minigrad.ops.elementwise import narrowed, widened
-from models.stack import DecoderLayer
+from models.stack import Decoder, DecoderLayer
+from nn.attention import MultiHeadAttention
 from nn.cached_attention import CachedAttention, CachedSelfAttention
 from nn.cached_layers import OnArrays, on_arrays
+from nn.dropout import Dropout
+from nn.embedding import LearnedPositionalEncoding, PositionalEncoding
 from nn.feed_forward import ACTIVATIONS
 
 if TYPE_CHECKING:
@@ -111,11 +114,7 @@ class Cache:
     def _visible(self, ids: np.ndarray) -> Any:
         """Which symbols up to these may be attended to, an array (B, 1, N) where the model is; None for all."""
         batch, room = self._kept.shape
-        if ids.shape != (batch,) or self.length == room:
-            raise ValueError(
-                f"Transformer.decode_next: ids of shape {ids.shape} were given after {self.length} symbols of each "
-                f"target; the cache is for ids of shape ({batch},), and for {room} symbols"
-            )
+        _check_next(ids, batch, self.length, room)
         self._kept[:, self.length] = ids != self._pad_id
         return None if self._kept.all() else to_device(self._kept[:, None, : self.length + 1], self._device)
 
@@ -124,3 +123,61 @@ class Cache:
         for layer in self._layers:
             layer.take(rows)
         self._kept = self._kept[rows]
+
+
+class WholeCache:
+    """The same for a model with parts of other kinds: the beginnings of its targets, decoded as a whole each time.
+
+    Args:
+        model: in evaluation mode.
+        memory: what its encoder made of the sources, (B, N_s, D).
+        source_ids: (B, N_s).
+    """
+
+    def __init__(self, model: Transformer, memory: Tensor, source_ids: Tensor, max_length: int) -> None:
+        self._model, self._memory, self._source_ids, self._room = model, memory, source_ids, max_length
+        self._ids = Tensor._of(source_ids.data[:, :0])
+
+    @property
+    def batch(self) -> int:
+        """How many sources, and targets, there are."""
+        return len(self._source_ids)
+
+    @property
+    def length(self) -> int:
+        """How many symbols of each target were read."""
+        return self._ids.shape[1]
+
+    def next(self, ids: np.ndarray) -> Any:
+        """As `Cache.next`."""
+        _check_next(ids, self.batch, self.length, self._room)
+        newest = Tensor(ids[:, None], device=self._ids.device)
+        self._ids = cat([self._ids, newest], 1)
+        return self._model.decode(self._ids, self._memory, self._source_ids)[:, -1].data
+
+    def take(self, rows: np.ndarray) -> None:
+        """As `Cache.take`."""
+        self._ids, self._memory, self._source_ids = self._ids[rows], self._memory[rows], self._source_ids[rows]
+
+
+def is_for(model: Transformer) -> bool:
+    """Whether `Cache` knows what the decoder does: by the kinds of those parts that it does not call, but reads."""
+    layers = list(model.decoder.layers) if type(model.decoder) is Decoder else []
+    if any(type(layer) is not DecoderLayer for layer in layers):
+        return False
+    attentions = [attention for layer in layers for attention in (layer.self_attn, layer.multihead_attn)]
+    known: list[tuple[list[Any], tuple[type, ...]]] = [
+        ([model.decoder], (Decoder,)),
+        (attentions, (MultiHeadAttention,)),
+        ([model.dropout, *[layer.dropout for layer in layers]], (Dropout,)),
+        ([model.target_positions], (PositionalEncoding, LearnedPositionalEncoding)),
+    ]
+    return all(type(part) in kinds for parts, kinds in known for part in parts)
+
+
+def _check_next(ids: np.ndarray, batch: int, length: int, room: int) -> None:
+    if ids.shape != (batch,) or length == room:
+        raise ValueError(
+            f"Transformer.decode_next: ids of shape {ids.shape} were given after {length} symbols of each target; the "
+            f"cache is for ids of shape ({batch},), and for {room} symbols"
+        )

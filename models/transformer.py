@@ -19,7 +19,7 @@ from minigrad.backend import on_device_of
 from minigrad.dividing import undivided
 from minigrad.threads import as_in_this_thread, run_at_once
 from minigrad.watchers import is_watched
-from models.cache import Cache
+from models.cache import Cache, WholeCache, is_for
 from models.stack import EncoderDecoder, Weights, keep_weights
 from nn.masks import padding_mask
 
@@ -152,7 +152,7 @@ class Transformer(nn.Module):
         logits = self.generator(keep_weights(result, weights, "decoder"))  # (B, N_t, V)
         return (logits, weights) if need_weights else logits
 
-    def cache(self, source_ids: Any, max_length: int) -> Cache:
+    def cache(self, source_ids: Any, max_length: int) -> Cache | WholeCache:
         """What `decode_next` starts from: sources (B, N_s), encoded, and room for targets of `max_length` symbols.
 
         Errors as for `forward`.
@@ -161,7 +161,10 @@ class Transformer(nn.Module):
             source_ids = self._ids("source_ids", source_ids)
             memory, mask = self._encoded(source_ids), padding_mask(source_ids, self.pad_id)
             with on_device_of(memory.data):
-                return Cache(self, memory, mask, max_length)
+                own = type(self).decode is Transformer.decode and type(self)._vectors is Transformer._vectors
+                if own and is_for(self):
+                    return Cache(self, memory, mask, max_length)
+                return WholeCache(self, memory, source_ids, max_length)
 
     def _encoded(self, source_ids: Tensor) -> Tensor:
         """What `encode` gives, where nothing is recorded; large batches in parts, each in a thread from end to end.
@@ -180,7 +183,7 @@ class Transformer(nn.Module):
         parts = np.array_split(source_ids.data, min(get_num_threads(), len(source_ids)))
         return cat(run_at_once([as_in_this_thread(functools.partial(encoded, rows)) for rows in parts]))
 
-    def decode_next(self, ids: Any, cache: Cache) -> Tensor:
+    def decode_next(self, ids: Any, cache: Cache | WholeCache) -> Tensor:
         """The next symbol of each target, an array (B,), to the logits (B, V) of the symbol after it.
 
         Called for symbol after symbol it gives, in evaluation mode, what `decode` gives at each place of the whole.

@@ -111,6 +111,35 @@ def test_middling_products_are_left_to_blas_threads_that_wait_briefly():
     assert run(MIDDLING, OPENBLAS_THREAD_TIMEOUT="19", MINIGRAD_SET_BLAS_THREADS="1").strip() == "[2, 2] True True 1"
 
 
+FORKS = """
+import os, threading
+import minigrad as mg
+import numpy as np
+mg.set_num_threads(2)
+x = mg.Tensor(np.ones((300, 300), np.float32))
+
+def multiply():
+    while True:
+        x @ x
+
+threading.Thread(target=multiply, daemon=True).start()
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        x @ x
+        os._exit(0)
+    os.waitpid(child, 0)
+print("forked")
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_while_another_thread_multiplies():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
+    assert "forked" in done.stdout, done.stderr
+
+
 def test_after_an_error_blas_takes_one_thread_again():
     if process.blas_threads() is None:
         pytest.skip("NumPy's BLAS is none that can be asked")

@@ -10,6 +10,8 @@ import minigrad.dividing
 import models.transformer
 import nn
 from models import Transformer, greedy_decode
+from models.stack import DecoderLayer
+from nn.embedding import PositionalEncoding
 from tests.models.decoding import BOS, EOS, PAD, A, WithoutCache, beam_of_three, random_model, random_sources
 from tests.support import assert_close
 
@@ -96,6 +98,60 @@ def test_layers_of_other_kinds_are_called_symbol_after_symbol_too():
     whole, cache = model(sources, targets).numpy(), model.cache(sources, 4)
     for place in range(4):
         assert_close(model.decode_next(targets[:, place], cache), whole[:, place], 1e-5)
+
+
+class Shifted(PositionalEncoding):
+    def forward(self, x):
+        return super().forward(x * 2)
+
+
+class Scaled(DecoderLayer):
+    def _residual(self, x, sublayer, norm):
+        return super()._residual(x, sublayer, norm) * 2
+
+
+class Hasty(nn.MultiHeadAttention):
+    def forward(self, *args, **options):
+        return super().forward(*args, **options) * 0.5
+
+
+class Brief(Transformer):
+    def decode(self, *args, **options):
+        return super().decode(*args, **options) * 2
+
+
+def exchange(part, model):
+    layers = model.decoder.layers
+    if part == "dropout":
+        model.dropout = nn.LayerNorm(16)
+    elif part == "positions":
+        model.target_positions = Shifted(16, 16)
+    elif part == "layer":
+        layers[1] = Scaled(16, 2, 32)
+    elif part == "attention":
+        layers[0].multihead_attn = Hasty(16, 2)
+
+
+@pytest.mark.parametrize("part", ["dropout", "positions", "layer", "attention", "decode"])
+def test_parts_that_the_cache_does_not_know_are_decoded_as_a_whole(part):
+    model = random_model(0, 9, kind=Brief if part == "decode" else Transformer)
+    exchange(part, model)
+    model.eval()
+    sources = random_sources(0, vocabulary=9)
+    targets = np.random.default_rng(1).integers(3, 9, (6, 4))
+    whole, cache = model(sources, targets).numpy(), model.cache(sources, 4)
+    for place in range(2):
+        assert cache.length == place
+        assert_close(model.decode_next(targets[:, place], cache), whole[:, place], 1e-5)
+    with pytest.raises(TypeError, match="must be integers"):
+        model.decode_next(targets[:, 2] * 1.0, model.cache(sources, 4))
+    rows = np.array([4, 1, 1])
+    cache.take(rows)
+    assert cache.batch == 3
+    for place in range(2, 4):
+        assert_close(model.decode_next(targets[rows, place], cache), whole[rows, place], 1e-5)
+    with pytest.raises(ValueError, match="after 4 symbols"):
+        model.decode_next(targets[rows, 0], cache)
 
 
 def test_a_cache_is_not_for_more_symbols_than_the_model():
