@@ -108,7 +108,7 @@ def check_adamw(gpu: Gpu, size: ModelSize) -> list[Row]:
     found, exact = (_after_steps(size, dtype) for dtype in (np.float32, np.float64))
     group, right = found.param_groups[0], exact.param_groups[0]
     share = relative_error(_vector(group["params"]), _vector(right["params"])) / 1e-6
-    seconds = [gpu.seconds(found.step), gpu.seconds(lambda: Optimizer._move_all(found, group["params"], group))]
+    seconds = [gpu.seconds(found.step), gpu.seconds(lambda: Optimizer._move_all(found, group["params"], group, []))]
     return [Row(share <= 1, [f"{share:.3f}", "", *(f"{1000 * s:.3f}" for s in seconds)])]
 
 
