@@ -78,7 +78,7 @@ def have_blas_wait_briefly() -> bool:
         del os.environ[_TIMEOUT]  # what this process starts is not concerned
         return True
     import_module("numpy")  # whose BLAS is looked for next
-    return given is not None and given.isdecimal() and int(given) <= 20
+    return given is not None and given.isdecimal() and 0 < int(given) <= 20  # OpenBLAS takes 0 for not set
 
 
 def multiply_by_blas(x: Any, y: Any, out: Any, threads: int) -> None:

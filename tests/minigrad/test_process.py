@@ -73,6 +73,7 @@ WAITS = "import os, minigrad; print(minigrad.process.BLAS_WAITS_BRIEFLY, os.envi
         (f"import numpy, {WAITS.removeprefix('import ')}", {}, "False None"),  # it has read the setting by then
         (f"import numpy, {WAITS.removeprefix('import ')}", {"OPENBLAS_THREAD_TIMEOUT": "18"}, "True 18"),
         (WAITS, {"OPENBLAS_THREAD_TIMEOUT": "26"}, "False 26"),
+        (WAITS, {"OPENBLAS_THREAD_TIMEOUT": "0"}, "False 0"),  # which OpenBLAS takes for not set
         (WAITS, {"MINIGRAD_SET_BLAS_THREADS": "0"}, "False None"),
     ],
 )
