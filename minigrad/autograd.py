@@ -185,7 +185,9 @@ def _walk(
                     continue
                 # What nearly always is to be done is done here: small chains spend a tenth of their time in a call.
                 held = gradients.get(target)
-                like = held if held is not None else target if type(target) is Node else target._data
+                like = target if type(target) is Node else target._data
+                if held is not None:
+                    like = held
                 fits = type(result) is ndarray and result.dtype is like.dtype and result.shape == like.shape
                 if fits and held is None and like.device == "cpu":
                     gradients[target] = result
