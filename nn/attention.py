@@ -11,6 +11,7 @@ from nn.common import probability
 from nn.heads import heads_of_projections, join_heads, split_heads
 from nn.linear import Linear
 from nn.module import Module, Parameter
+from nn.projections import packed_projections
 from nn.scaled_dot_product import multi_head_attention
 
 
@@ -127,18 +128,11 @@ class MultiHeadAttention(Module):
         if not others and query is key and key is value:
             return F.linear(query, weight, bias), None, None
         if not others and key is value:
-            (w_q, w_kv), (b_q, b_kv) = self.query_and_others()
-            return F.linear(query, w_q, b_q), F.linear(key, w_kv, b_kv), None
+            return *packed_projections(query, key, weight, bias), None
         weights = (weight, *others) if others else weight.split(self.d_model)
         biases = (None, None, None) if bias is None else bias.split(self.d_model)
         q, k, v = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
         return q, k, v
-
-    def query_and_others(self) -> tuple[Any, Any]:
-        """The packed weight and bias, each as the query's part and that of key and value; the bias as two None."""
-        parts = [self.d_model, 2 * self.d_model]
-        bias = self.in_proj_bias
-        return self.in_proj_weight.split(parts), (None, None) if bias is None else bias.split(parts)
 
     def extra_repr(self) -> str:
         bias = self.in_proj_bias is not None

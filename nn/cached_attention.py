@@ -69,10 +69,11 @@ class CachedAttention:
 
     def __init__(self, attention: MultiHeadAttention, memory: Tensor, mask: Tensor) -> None:
         self._heads = attention.num_heads
-        (w_q, w_kv), (b_q, b_kv) = attention.query_and_others()
-        self._query_proj = CachedLinear(w_q.data, None if b_q is None else b_q.data)
+        weight, bias, width = attention.in_proj_weight, attention.in_proj_bias, attention.d_model
+        self._query_proj = CachedLinear(weight.data[:width], None if bias is None else bias.data[:width])
         self._out_proj = on_arrays(attention.out_proj)
-        keys, values = split_heads(F.linear(memory, w_kv, b_kv), heads=self._heads, parts=2)
+        packed = F.linear(memory, weight[width:], None if bias is None else bias[width:])  # (B, N_k, 2 D)
+        keys, values = split_heads(packed, heads=self._heads, parts=2)
         copied = array_module(memory.data).ascontiguousarray  # in the order in which they are multiplied fastest
         self._keys = copied(widened(keys.data).swapaxes(-1, -2))  # (B, H, d, N_k)
         self._values = copied(widened(values.data))  # (B, H, N_k, d)

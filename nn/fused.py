@@ -178,10 +178,16 @@ def _outer(x: Any, y: Any, *, out: Any) -> None:
 @op(reference=ops.gelu)
 def fused_gelu(x: Any, *, approximate: str) -> Any:
     """`minigrad.ops.gelu` of float32 or float64; keeps one array, its derivative, and only if there will be a walk."""
+    value, slope = gelu_and_slope(x, approximate, is_grad_enabled())
+    return value, lambda g: times_slope(g, slope, array_module(g).empty(g.shape, g.dtype))
+
+
+def gelu_and_slope(x: Any, approximate: str, with_slope: bool) -> tuple[Any, Any]:
+    """GELU of an array, and its derivative, or None."""
     compute = _gelu if approximate == "none" else _gelu_by_tanh
     library = array_module(x)
     value = library.empty(x.shape, x.dtype)
-    slope = library.empty(x.shape, x.dtype) if is_grad_enabled() else None
+    slope = library.empty(x.shape, x.dtype) if with_slope else None
     arrays = (x, value) if slope is None else (x, value, slope)
 
     def in_blocks(*arrays: Any) -> None:
@@ -193,18 +199,17 @@ def fused_gelu(x: Any, *, approximate: str) -> Any:
             compute(*arrays)
         else:
             _in_parts(in_blocks, NS_OF_GELU, *[array.reshape(-1) for array in arrays])
-    return value, lambda g: _times_slope(g, slope)
+    return value, slope
 
 
-def _times_slope(g: Any, slope: Any) -> Any:
-    """g * slope."""
+def times_slope(g: Any, slope: Any, out: Any) -> Any:
+    """Writes g * slope to `out`, which may be g, and returns it."""
     library = array_module(g)
-    d_x = library.empty(g.shape, g.dtype)
     if is_worth_dividing(NS_OF_A_PASS * g.size):
-        _in_parts(library.multiply, NS_OF_A_PASS, *[array.reshape(-1) for array in (g, slope, d_x)])
+        _in_parts(library.multiply, NS_OF_A_PASS, *[array.reshape(-1) for array in (g, slope, out)])
     else:
-        library.multiply(g, slope, d_x)
-    return d_x
+        library.multiply(g, slope, out)
+    return out
 
 
 def _gelu(x: Any, value: Any, slope: Any = None) -> None:

@@ -39,19 +39,19 @@ def matmul(x: Any, y: Any) -> Any:
         if y_vector:
             return expand_dims(g, -1) * y  # (..., n, 1) * (k,)
         g = expand_dims(g, -2) if x_vector else g  # (..., n, m)
-        product = _product(g, swapaxes(y, -1, -2))  # (..., n, k)
-        return reshape(product, (*product.shape[:-2], product.shape[-1])) if x_vector else product
+        d_x = product(g, swapaxes(y, -1, -2))  # (..., n, k)
+        return reshape(d_x, (*d_x.shape[:-2], d_x.shape[-1])) if x_vector else d_x
 
     def of_y(g: Any) -> Any:
         if x_vector:
             return g * x if y_vector else expand_dims(x, -1) * expand_dims(g, -2)  # (k, 1) * (..., 1, m)
         if y_vector:
-            return times(swapaxes(_rows(x), -1, -2), reshape(g, (math.prod(g.shape),)))
+            return times(swapaxes(as_rows(x), -1, -2), reshape(g, (math.prod(g.shape),)))
         if y_matrix:
-            return times(swapaxes(_rows(x), -1, -2), _rows(g))
+            return times(swapaxes(as_rows(x), -1, -2), as_rows(g))
         return times(swapaxes(x, -1, -2), g)
 
-    return _product(x, y), (of_x, of_y)
+    return product(x, y), (of_x, of_y)
 
 
 @in_16_bits
@@ -69,27 +69,28 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
             f"linear: bias of shape {bias.shape} does not fit weight of shape {weight.shape}, which is (out, in); "
             "it must be (out,)"
         )
-    rows = _rows(x)
-    return _affine(x, rows, weight, bias), (
-        lambda g: _product(g, weight),
-        lambda g: times(_rows(g).T, rows),
-        lambda g: _sum_of_rows(_rows(g)),
+    return affine(x, weight, bias), (
+        lambda g: product(g, weight),
+        lambda g: times(as_rows(g).T, as_rows(x)),
+        lambda g: total(as_rows(g)),
     )
 
 
-def _affine(x: Any, rows: Any, weight: Any, bias: Any) -> Any:
-    """x Wᵀ + b, of which x are the rows."""
+def affine(x: Any, weight: Any, bias: Any) -> Any:
+    """The value of `linear`, of arrays that fit."""
+    rows = as_rows(x)
     alike = bias is None or bias.dtype is x.dtype
     if not alike or not _are_for_blas(rows, weight):
-        value = _product(x, swapaxes(weight, 0, 1))
+        value = product(x, swapaxes(weight, 0, 1))
         return value if bias is None else value + bias
     value = np.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
-    _multiply(rows, weight.T, bias, _rows(value))
+    _multiply(rows, weight.T, bias, as_rows(value))
     return value
 
 
-def _sum_of_rows(x: Any) -> Any:
-    return sum_of_rows(x) if type(x) is np.ndarray and not is_16_bit(x.dtype) else sum(x, axis=0)
+def total(rows: Any) -> Any:
+    """Their sum, (n, m) to (m,)."""
+    return sum_of_rows(rows) if type(rows) is np.ndarray and not is_16_bit(rows.dtype) else sum(rows, axis=0)
 
 
 def outer(x: Any, y: Any) -> Any:
@@ -115,10 +116,10 @@ def trace(x: Any, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     return sum(diagonal(x, offset=offset, axis1=axis1, axis2=axis2), axis=-1)
 
 
-def _product(x: Any, y: Any) -> Any:
+def product(x: Any, y: Any) -> Any:
     """x @ y; a batch times one matrix as a single product of matrices."""
     if y.ndim == 2 and x.ndim > 2:
-        return times(_rows(x), y).reshape(*x.shape[:-1], y.shape[-1])
+        return times(as_rows(x), y).reshape(*x.shape[:-1], y.shape[-1])
     return times(x, y)
 
 
@@ -183,6 +184,6 @@ def _multiply_parts(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: 
     divide(x, x.shape[0], nanoseconds / max(1, x.shape[0]), work)
 
 
-def _rows(x: Any) -> Any:
+def as_rows(x: Any) -> Any:
     """All axes but the last as one."""
     return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
