@@ -79,7 +79,7 @@ class EncoderLayer(_Layer):
         num_heads: attention heads H; ValueError if D is not divisible by it.
         d_ff: length of the vectors within the feed-forward network.
         dropout: probability for attention weights, the network's inner vectors and the output of each sub-layer.
-        activation: "relu" or "gelu" (exact); ValueError for another.
+        activation: "relu", "gelu" (exact) or "gelu_tanh" (nearly that, and faster); ValueError for another.
         norm_first: False for post-norm, True for pre-norm.
     """
 

@@ -5,6 +5,7 @@ The layers of `models.stack` hold the parts themselves, under PyTorch's names, a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from nn.module import Module
 
 Layer = Callable[[Any], Tensor]
 
-ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
+ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
 
 
 def check_activation(name: str, activation: str) -> None:
@@ -46,7 +47,7 @@ class FeedForward(Module):
         d_model: length of the rows in and out.
         d_ff: length of the rows between the two layers.
         dropout: probability that an element between the two layers is dropped.
-        activation: "relu" or "gelu" (exact). ValueError for another.
+        activation: "relu", "gelu" (exact) or "gelu_tanh" (nearly that, and faster). ValueError for another.
     """
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu") -> None:

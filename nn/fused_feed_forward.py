@@ -14,11 +14,14 @@ from minigrad.ops.linalg import affine, as_rows, times
 from minigrad.sums import sum_of_rows, zeros_like_row
 from nn.fused import gelu_and_slope, times_slope
 
+GELU_FORMS = {"gelu": "none", "gelu_tanh": "tanh"}  # as `F.gelu` calls them
+
 
 def plain_feed_forward(x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, *, activation: str) -> Any:
-    """The definition, as a composition of operations; activation: "relu" or "gelu"."""
-    activate = ops.relu if activation == "relu" else ops.gelu
-    return ops.linear(activate(ops.linear(x, weight1, bias1)), weight2, bias2)
+    """The definition, as a composition of operations; activation: "relu", "gelu" or "gelu_tanh"."""
+    hidden = ops.linear(x, weight1, bias1)
+    hidden = ops.relu(hidden) if activation == "relu" else ops.gelu(hidden, approximate=GELU_FORMS[activation])
+    return ops.linear(hidden, weight2, bias2)
 
 
 @op(reference=plain_feed_forward, optional=["bias1", "bias2"])
@@ -47,7 +50,7 @@ def _activated(x: Any, activation: str) -> tuple[Any, Callable[[Any], Any]]:
     if activation == "relu":
         y = np.maximum(x, zeros_like_row(x, x.shape[-1]), out=x)
         return y, lambda g: cleared(g, y <= 0)
-    value, slope = gelu_and_slope(x, "none", with_slope=True)
+    value, slope = gelu_and_slope(x, GELU_FORMS[activation], with_slope=True)
     return value, lambda g: times_slope(g, slope, out=g)
 
 

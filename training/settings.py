@@ -60,7 +60,7 @@ class Settings:
     decoder_layers: int = _setting(2, LAYERS, "decoder layers")
     d_ff: int = _setting(256, SIZE, "width of the feed-forward layers")
     dropout: float = _setting(0.0, BELOW_1, "probability of dropping a number")
-    activation: str = _setting("relu", one_of("relu", "gelu"), "of the feed-forward layers")
+    activation: str = _setting("relu", one_of("relu", "gelu", "gelu_tanh"), "of the feed-forward layers")
     norm_first: bool = _setting(False, YES_NO, "layer norm before each sub-layer instead of after it")
     tie_embeddings: bool = _setting(
         False, YES_NO, "one matrix for the embeddings and the output layer, where sizes allow"

@@ -28,14 +28,13 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(d_model)
         self.attention = nn.MultiHeadAttention(d_model, num_heads)
         self.norm2 = nn.LayerNorm(d_model)
-        self.linear1 = nn.Linear(d_model, 4 * d_model)
-        self.linear2 = nn.Linear(4 * d_model, d_model)
+        self.feed_forward = nn.FeedForward(d_model, 4 * d_model, activation="gelu_tanh")
 
     def forward(self, x: mg.Tensor) -> mg.Tensor:
         """(B, N, D) to the same shape."""
         h = self.norm1(x)
         x = x + self.attention(h, h, h, is_causal=True)
-        return x + self.linear2(F.gelu(self.linear1(self.norm2(x)), approximate="tanh"))
+        return x + self.feed_forward(self.norm2(x))
 
 
 class GPT(nn.Module):

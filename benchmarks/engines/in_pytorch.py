@@ -182,7 +182,7 @@ def dates_model(workload: Workload) -> Transformer:
 
 def gpt_model(workload: Workload) -> GPT:
     model = GPT(workload.size)
-    model.load_state_dict({name: torch.tensor(array) for name, array in workload.parameters()})
+    model.load_state_dict({name.replace("feed_forward.", ""): torch.tensor(a) for name, a in workload.parameters()})
     return model
 
 

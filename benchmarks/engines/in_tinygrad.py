@@ -152,7 +152,7 @@ def build(workload: Workload, threads: int) -> Callable[[], float]:
     if shutil.which("clang") is None:
         raise NotInstalled("clang, which tinygrad compiles with, is not installed")
     size, chosen = workload.size, Hyperparameters.of(workload.size)
-    values = {name: Tensor(array) for name, array in workload.parameters()}
+    values = {name.replace("feed_forward.", ""): Tensor(array) for name, array in workload.parameters()}
     if isinstance(size, GPTSize):
         model: Any = GPT(size)
     else:

@@ -265,7 +265,7 @@ def test_dropout_reaches_every_sub_layer_in_training_only(norm_first):
 def test_bad_sizes_and_names_are_told():
     with pytest.raises(ValueError, match="d_model must be a multiple of num_heads, got 16 and 3"):
         EncoderDecoder(16, 3)
-    with pytest.raises(ValueError, match="EncoderLayer: activation must be one of relu, gelu, got 'swish'"):
+    with pytest.raises(ValueError, match="EncoderLayer: activation must be one of relu, gelu, gelu_tanh, got 'swish'"):
         EncoderDecoder(activation="swish")
     with pytest.raises(ValueError, match=r"query \(3, 7, 8\), key \(3, 7, 8\) and value \(3, 7, 8\) do not fit"):
         EncoderDecoder(D, H)(mg.zeros(B, N_S, 8), mg.zeros(B, N_T, D))

@@ -376,7 +376,7 @@ def test_sides_that_do_not_belong_together_are_refused():
     ("options", "text"),
     [
         ({"num_heads": 3}, "d_model must be a multiple of num_heads, got 16 and 3"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu, got 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_tanh, got 'tanh'"),
         ({"positions": "rotary"}, "positions must be one of sinusoidal, learned, got 'rotary'"),
         ({"dropout": 1.5}, "from 0 to 1, got 1.5"),
         ({"max_length": 0}, "must be at least 1, got 16 and 0"),

@@ -26,11 +26,11 @@ def test_parameters_have_the_names_of_pytorchs_transformer_layers():
     assert list(nn.FeedForward(2, 3).state_dict()) == names
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
 def test_equals_pytorch(activation):
     torch = torch_or_skip()
     ours = nn.FeedForward(3, 5, activation=activation)
-    function = {"relu": torch.nn.ReLU(), "gelu": torch.nn.GELU()}[activation]
+    function = {"relu": torch.nn.ReLU(), "gelu": torch.nn.GELU(), "gelu_tanh": torch.nn.GELU("tanh")}[activation]
     theirs = torch.nn.Sequential(torch.nn.Linear(3, 5), function, torch.nn.Linear(5, 3))
     ours.load_state_dict({f"linear{1 + int(k[0]) // 2}{k[1:]}": v for k, v in theirs.state_dict().items()})
     values = np.random.default_rng(0).standard_normal((2, 4, 3), np.float32)
@@ -50,5 +50,5 @@ def test_dropout_is_between_the_two_layers():
 
 
 def test_an_unknown_activation_is_refused():
-    with pytest.raises(ValueError, match="FeedForward: activation must be one of relu, gelu, got 'swish'"):
+    with pytest.raises(ValueError, match="FeedForward: activation must be one of relu, gelu, gelu_tanh, got 'swish'"):
         nn.FeedForward(2, 3, activation="swish")

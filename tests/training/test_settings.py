@@ -24,7 +24,7 @@ from training.tasks import TASKS
         ("lr", 0.0, "--lr must be a finite number above 0, not 0.0"),
         ("clip", -1.0, "--clip must be a finite number, 0 or more, not -1.0"),
         ("label_smoothing", 1.0, "--label-smoothing must be 0 or more and below 1, not 1.0"),
-        ("activation", "tanh", "--activation must be relu or gelu, not 'tanh'"),
+        ("activation", "tanh", "--activation must be relu or gelu or gelu_tanh, not 'tanh'"),
         ("schedule", "linear", "--schedule must be cosine or warmup or constant, not 'linear'"),
         ("optimizer", "lion", "--optimizer must be adam or adamw or sgd, not 'lion'"),
         ("seed", -1, r"--seed must be from 0 to 2\*\*64 - 1, not -1"),
