@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a clone's, installed or not
 
-from benchmarks.engines.command import parsed, parser_of, write
+from benchmarks.engines.command import new_file, parsed, parser_of, write
 from benchmarks.engines.in_minigrad import draw, make
 from benchmarks.engines.measuring import Measured, NotTheSame, measure
 from benchmarks.engines.processes import WorkerError
@@ -60,7 +60,7 @@ def lines(batch: int, measured: Sequence[Measured]) -> list[list[str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 if all was measured, and the engines agree."""
     parser = parser_of("Time greedy decoding in minigrad and in PyTorch.")
-    parser.add_argument("--json", type=Path, help="a file for all that was measured")
+    parser.add_argument("--json", type=new_file, help="a file for all that was measured")
     given = parsed(parser, arguments)
     results: dict[str, list[Measured]] = {}
     rows: list[list[str]] = []

@@ -231,7 +231,7 @@ def _check(node: Node) -> None:
             f"{node.operation.name}: this part of the graph was freed by an earlier backward; "
             "give that one retain_graph=True to walk it twice"
         )
-    if any([memory.version > node.serial for memory in node.memories]):
+    if any([memory.last_write > node.serial for memory in node.memories]):
         raise RuntimeError(
             f"{node.operation.name}: an input or the value (of shape {node.shape}) was changed in place after the "
             "operation, so its gradient would be wrong; change a copy instead, or change it before"

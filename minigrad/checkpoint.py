@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from minigrad.bfloat import takes_bfloat16
 from minigrad.dtypes import finfo, is_floating
 from minigrad.factories import zeros
 from minigrad.grad_mode import GradMode, is_grad_enabled
-from minigrad.memory import Memory
+from minigrad.memory import Memory, next_serial
 from minigrad.operation import Node, Operation, op
 from minigrad.random import replayed, stream_position
 from minigrad.tensor import Tensor
@@ -73,7 +73,8 @@ class _Segment:
 
     live: list[int]  # places of the outputs that carry gradients
     sources: list[Any]  # the nodes and leaves that their gradients flow to
-    versions: WeakKeyDictionary[Memory, int]  # of all that fn read and that is still there to be written over
+    memories: WeakSet[Memory]  # of all that fn read and that is still there to be written over
+    mark: int  # the number of nothing else, when the first run had ended
     forms: list[_Form]  # of all outputs
     first_values: tuple[Array, ...] | None  # until they are handed out
 
@@ -100,13 +101,13 @@ class _Segment:
         """What the first run has shown."""
         self.live = live
         self.sources = sources
-        self.versions = WeakKeyDictionary({memory: memory.version for memory in memories})
+        self.memories, self.mark = WeakSet(memories), next_serial()
         self.forms = [_Form(y) for y in outputs]
         self.first_values = tuple(outputs[place].data for place in live)
 
     def run_again(self, record: bool) -> list[Tensor]:
         """The live outputs of another run with the same random numbers."""
-        if any(memory.version != version for memory, version in self.versions.items()):
+        if any(memory.last_write > self.mark for memory in self.memories):
             raise RuntimeError(
                 "checkpoint: a tensor that fn reads was changed in place after the call, so its gradient would be "
                 "wrong; change a copy instead, or change it before"

@@ -22,11 +22,11 @@ class Memory:
     """The memory of an array.
 
     Attributes:
-        version: the number of its last write; 0 for none.
+        last_write: the number of that write; 0 for none.
         latest: that of the last write of all.
     """
 
-    version = 0
+    last_write = 0
     latest: ClassVar[int] = 0
 
 
@@ -35,4 +35,4 @@ def written(memories: Iterable[Memory]) -> None:
     with changing:
         Memory.latest = next_serial()
         for memory in memories:
-            memory.version = Memory.latest
+            memory.last_write = Memory.latest

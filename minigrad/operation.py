@@ -366,7 +366,7 @@ def _several(
 
 
 def wrapped(value: Array, inputs: Sequence[Any]) -> Tensor:
-    """A Tensor of `value`; one that is an input, or a view of one, shares its memory, and so its version."""
+    """A Tensor of `value`; one that is an input, or a view of one, shares its memory."""
     if type(value) is not ndarray and not is_array(value):
         if not isinstance(value, (np.generic, float, int)):
             raise TypeError(f"the value of an operation must be an array, not {type(value).__name__}")

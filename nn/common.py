@@ -18,6 +18,8 @@ from minigrad.scalars import in_short, number
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_FLOAT32 = np.dtype(np.float32)
+
 
 def array_of(x: Any) -> Any:
     """The array of a Tensor; an array itself."""
@@ -43,6 +45,11 @@ def as_dtype(x: Any, dtype: Any) -> Any:
     return x if x is None or x.dtype == dtype else ops.astype(x, dtype=dtype)
 
 
+def wide(dtype: np.dtype) -> np.dtype:
+    """What numbers of this dtype are computed in: float32 for 16 bits, else itself."""
+    return _FLOAT32 if is_16_bit(dtype) else dtype
+
+
 def floating_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
     """Both in their common dtype, float32 for 16 bits, and that dtype itself, which the result shall have.
 
@@ -53,8 +60,7 @@ def floating_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
             raise TypeError(f"{name} takes tensors, got {type(value).__name__}: make one of it with mg.Tensor(...)")
     dtype = result_type([x, y])
     check_floating(f"{name}: one of its tensors", dtype)
-    wide = np.dtype(np.float32) if is_16_bit(dtype) else dtype
-    return as_dtype(x, wide), as_dtype(y, wide), dtype
+    return as_dtype(x, wide(dtype)), as_dtype(y, wide(dtype)), dtype
 
 
 def as_integers(name: str, values: Any, like: Any) -> Any:
@@ -82,6 +88,8 @@ def lengths(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
 
 def probability(name: str, p: Any) -> float:
     """p as a Python float. TypeError that names what is no number, ValueError for one outside 0 ... 1, or NaN."""
+    if type(p) is float and 0.0 <= p <= 1.0:  # the usual case
+        return p
     p = number(name, p)
     if not 0 <= p <= 1:
         raise ValueError(f"{name} is a probability, from 0 to 1, got {in_short(p)}")

@@ -18,7 +18,6 @@ from minigrad import log_softmax, op, ops, softmax
 from minigrad.autocast import in_float32
 from minigrad.backend import array_module, is_array, numbers_of
 from minigrad.bfloat import takes_bfloat16
-from minigrad.dtypes import is_16_bit
 from minigrad.ops import elu, leaky_relu, one_hot, relu, silu, softplus
 from minigrad.ops.elementwise import narrowed, widened
 from minigrad.random import next_key
@@ -34,6 +33,7 @@ from nn.common import (
     lengths,
     on_its_device,
     probability,
+    wide,
 )
 from nn.fused import fused_gelu, fused_layer_norm, fused_rms_norm, kernel_gelu, kernel_layer_norm
 from nn.losses import (
@@ -159,7 +159,7 @@ def layer_norm(
     eps = float(number("layer_norm: eps", eps))
     if type(array) is not np.ndarray and are_taken(array, array_of(weight), array_of(bias)):
         return kernel_layer_norm(x, weight, bias, axes=axes, eps=eps)
-    dtype = _computed_in(array)
+    dtype = wide(array.dtype)
     x, weight, bias = as_dtype(x, dtype), as_dtype(weight, dtype), as_dtype(bias, dtype)
     return as_dtype(fused_layer_norm(x, weight, bias, axes=axes, eps=eps), array.dtype)
 
@@ -175,11 +175,6 @@ def _normalized_axes(name: str, x: Any, normalized_shape: int | Sequence[int], w
         if values is not None and values.shape != shape:
             raise ValueError(f"{name}: {which} has the shape {values.shape}, it must have normalized_shape {shape}")
     return len(shape)
-
-
-def _computed_in(x: Any) -> np.dtype:
-    """The dtype that norms of x are computed in."""
-    return np.dtype(np.float32) if is_16_bit(x.dtype) else x.dtype
 
 
 # ---- root mean square norm -------------------------------------------------------------------------------------------
@@ -201,7 +196,7 @@ def rms_norm(input: Any, normalized_shape: int | Sequence[int], weight: Any = No
     """
     array = array_of(input)
     axes = _normalized_axes("rms_norm", array, normalized_shape, weight)
-    dtype = _computed_in(array)
+    dtype = wide(array.dtype)
     eps = float(np.finfo(dtype).eps if eps is None else number("rms_norm: eps", eps))
     x, weight = as_dtype(input, dtype), as_dtype(weight, dtype)
     return as_dtype(fused_rms_norm(x, weight, axes=axes, eps=eps), array.dtype)

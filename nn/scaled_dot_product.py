@@ -14,12 +14,12 @@ import numpy as np
 from minigrad import ops
 from minigrad.autocast import in_16_bits
 from minigrad.backend import device_of
-from minigrad.dtypes import is_16_bit, is_floating
+from minigrad.dtypes import is_floating
 from minigrad.ops.elementwise import narrowed
 from minigrad.promotion import result_type
 from minigrad.random import next_key
 from minigrad.scalars import number
-from nn.common import array_of, as_dtype, dropout_mask, on_its_device, probability, repeated_heads
+from nn.common import array_of, as_dtype, dropout_mask, on_its_device, probability, repeated_heads, wide
 from nn.fused_room import fused_attention, fused_multi_head_attention
 from nn.heads import heads_of_projections, join_heads, split_heads
 from nn.kernel_room import attention_by_kernels
@@ -72,7 +72,7 @@ def scaled_dot_product_attention(
     value that is not floating.
     """
     leading, dtype = _leading_and_dtype(query, key, value, enable_gqa)
-    dropout_p, scale = _probability(dropout_p), _scale(scale, query.shape[-1])
+    dropout_p, scale = probability("attention: dropout_p", dropout_p), _scale(scale, query.shape[-1])
     shape = (*leading, query.shape[-2], key.shape[-2])  # of the scores
     masks = {
         "attn_mask": attn_mask,
@@ -122,10 +122,10 @@ def multi_head_attention(
     if room != "fused" or any([x.dtype != dtype for x in projections]):
         q, k, v = heads_of_projections(query, key, value, heads=heads, split=split_heads)
         return join_heads([scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal)])
-    dropout_p, shape = _probability(dropout_p), (batch, heads, n_q, n_k)
+    dropout_p, shape = probability("attention: dropout_p", dropout_p), (batch, heads, n_q, n_k)
     masks = {"attn_mask": attn_mask, "is_causal": is_causal, "causal_offset": 0, "key_lengths": None}
     check_masks(query, shape, **masks)
-    query, key, value = [as_dtype(x, _wide(dtype)) for x in (query, key, value)]
+    query, key, value = [as_dtype(x, wide(dtype)) for x in (query, key, value)]
     visible, bias, kept = _read(query, shape, dropout_p, **masks)
     how = {"visible": visible, "scale": _scale(None, features), "bias_gradient": wants_gradient(bias)}
     return narrowed(fused_multi_head_attention(query, key, value, bias, kept, heads=heads, **how), dtype)
@@ -141,7 +141,7 @@ def attention_with_weights(
     The weights are the softmax's, before dropout: rows add up to 1, or to 0 where nothing may be attended to.
     """
     leading, dtype = _leading_and_dtype(query, key, value, grouped=False)
-    dropout_p, scale = _probability(dropout_p), _scale(None, query.shape[-1])
+    dropout_p, scale = probability("attention: dropout_p", dropout_p), _scale(None, query.shape[-1])
     shape = (*leading, query.shape[-2], key.shape[-2])  # of the scores
     masks = {"attn_mask": attn_mask, "is_causal": is_causal, "causal_offset": 0, "key_lengths": None}
     check_masks(query, shape, **masks)
@@ -194,10 +194,6 @@ def _shares_heads(query: Any, x: Any) -> bool:
     return query.ndim >= 3 and x.ndim >= 3 and x.shape[-3] != 0 and query.shape[-3] % x.shape[-3] == 0
 
 
-def _probability(p: Any) -> float:
-    return 0.0 if type(p) is float and p == 0.0 else probability("attention: dropout_p", p)
-
-
 def _scale(scale: Any, features: int) -> float:
     return 1.0 / math.sqrt(max(1, features)) if scale is None else float(number("attention: scale", scale))
 
@@ -214,14 +210,10 @@ def _read(query: Any, shape: tuple[int, ...], dropout_p: float, **masks: Any) ->
 
 def _alike(query: Any, key: Any, value: Any, leading: tuple[int, ...], dtype: np.dtype) -> tuple[Any, ...]:
     """The three with these leading axes, in `dtype` but at least float32."""
-    wide, given = _wide(dtype), (query, key, value)
-    if all([x.dtype is wide and x.shape[:-2] == leading for x in given]):  # the usual case
+    computed_in, given = wide(dtype), (query, key, value)
+    if all([x.dtype is computed_in and x.shape[:-2] == leading for x in given]):  # the usual case
         return given
-    return tuple([as_dtype(_expanded(x, leading), wide) for x in given])
-
-
-def _wide(dtype: np.dtype) -> np.dtype:
-    return _FLOAT32 if is_16_bit(dtype) else dtype
+    return tuple([as_dtype(_expanded(x, leading), computed_in) for x in given])
 
 
 def _expanded(x: Any, leading: tuple[int, ...]) -> Any:
