@@ -16,6 +16,7 @@ from typing import Any
 import nn
 from minigrad import Tensor
 from nn.feed_forward import check_activation, feed_forward
+from nn.fused_sublayers import attention_sublayer, feed_forward_sublayer
 
 Weights = dict[str, Tensor]
 
@@ -64,8 +65,44 @@ class _Layer(nn.Module):
             return x + self.dropout(sublayer(norm(x)))
         return norm(x + self.dropout(sublayer(x)))
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return feed_forward(x, self.linear1, self.linear2, self.dropout, self.activation)  # (B, N, D)
+    def _attend(
+        self, path: str, x: Any, memory: Any, norm: nn.LayerNorm, mask: Any, is_causal: bool, weights: Weights | None
+    ) -> Tensor:
+        """Attention to the memory, or to x if that is None, as a sub-layer, (B, N_q, D).
+
+        Args:
+            path: of the attention module.
+            weights: what its weights are put into, or None.
+        """
+        attention = getattr(self, path)
+        if weights is None and self._may_be_fused():
+            y = attention_sublayer(x, memory, norm, attention, mask, is_causal, self.norm_first)
+            if y is not None:
+                return y
+
+        def sublayer(x: Tensor) -> Tensor:
+            source = x if memory is None else memory
+            result = attention(x, source, source, mask, is_causal, weights is not None)
+            return result if weights is None else keep_weights(result, weights, path)
+
+        return self._residual(x, sublayer, norm)
+
+    def _feed_forward(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """The feed-forward network as a sub-layer, (B, N, D)."""
+        if self._may_be_fused():
+            y = feed_forward_sublayer(x, norm, self.linear1, self.linear2, self.activation, self.norm_first)
+            if y is not None:
+                return y
+
+        def sublayer(x: Tensor) -> Tensor:
+            return feed_forward(x, self.linear1, self.linear2, self.dropout, self.activation)
+
+        return self._residual(x, sublayer, norm)
+
+    def _may_be_fused(self) -> bool:
+        """Whether its sub-layers are what is written here, not in a subclass, and nothing is dropped after them."""
+        drops = type(self.dropout) is not nn.Dropout or (self.dropout.training and self.dropout.p > 0)
+        return type(self) in (EncoderLayer, DecoderLayer) and not drops
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, norm_first={self.norm_first}"
@@ -83,15 +120,14 @@ class EncoderLayer(_Layer):
         norm_first: False for post-norm, True for pre-norm.
     """
 
-    def forward(self, x: Any, mask: Any = None, need_weights: bool = False) -> Any:
-        """x (B, N, D) to the same shape; weights have the path "self_attn"."""
-        weights: Weights = {}
+    def forward(self, x: Any, mask: Any = None, is_causal: bool = False, need_weights: bool = False) -> Any:
+        """x (B, N, D) to the same shape; is_causal: as in a model of one stack, such as GPT.
 
-        def attend(x: Tensor) -> Tensor:
-            return keep_weights(self.self_attn(x, x, x, mask, need_weights=need_weights), weights, "self_attn")
-
-        x = self._residual(x, attend, self.norm1)
-        x = self._residual(x, self._feed_forward, self.norm2)
+        Weights have the path "self_attn".
+        """
+        weights: Weights | None = {} if need_weights else None
+        x = self._attend("self_attn", x, None, self.norm1, mask, is_causal, weights)
+        x = self._feed_forward(x, self.norm2)
         return (x, weights) if need_weights else x
 
 
@@ -128,19 +164,10 @@ class DecoderLayer(_Layer):
         `mask` and `is_causal` are for self-attention, `memory_mask` for attention to the memory. Weights have the paths
         "self_attn" and "multihead_attn".
         """
-        weights: Weights = {}
-
-        def attend(x: Tensor) -> Tensor:
-            result = self.self_attn(x, x, x, mask, is_causal=is_causal, need_weights=need_weights)
-            return keep_weights(result, weights, "self_attn")
-
-        def attend_to_memory(x: Tensor) -> Tensor:
-            result = self.multihead_attn(x, memory, memory, memory_mask, need_weights=need_weights)
-            return keep_weights(result, weights, "multihead_attn")
-
-        x = self._residual(x, attend, self.norm1)
-        x = self._residual(x, attend_to_memory, self.norm2)
-        x = self._residual(x, self._feed_forward, self.norm3)
+        weights: Weights | None = {} if need_weights else None
+        x = self._attend("self_attn", x, None, self.norm1, mask, is_causal, weights)
+        x = self._attend("multihead_attn", x, memory, self.norm2, memory_mask, False, weights)
+        x = self._feed_forward(x, self.norm3)
         return (x, weights) if need_weights else x
 
 
@@ -156,11 +183,11 @@ class _Stack(nn.Module):
 class Encoder(_Stack):
     """Encoder layers one after another, and a LayerNorm after the last one if `norm` is given."""
 
-    def forward(self, x: Any, mask: Any = None, need_weights: bool = False) -> Any:
-        """x (B, N, D) to the same shape; `mask` is for every layer; weights have the paths "layers.0.self_attn" ..."""
+    def forward(self, x: Any, mask: Any = None, is_causal: bool = False, need_weights: bool = False) -> Any:
+        """x (B, N, D) to the same shape; masks are for every layer; weights have the paths "layers.0.self_attn" ..."""
         weights: Weights = {}
         for place, layer in enumerate(self.layers):
-            x = keep_weights(layer(x, mask, need_weights), weights, f"layers.{place}")
+            x = keep_weights(layer(x, mask, is_causal, need_weights), weights, f"layers.{place}")
         x = x if self.norm is None else self.norm(x)
         return (x, weights) if need_weights else x
 
@@ -248,7 +275,7 @@ class EncoderDecoder(nn.Module):
                 "decoder.layers.0.self_attn", "decoder.layers.0.multihead_attn" ...
         """
         weights: Weights = {}
-        memory = keep_weights(self.encoder(source, source_mask, need_weights), weights, "encoder")
+        memory = keep_weights(self.encoder(source, source_mask, need_weights=need_weights), weights, "encoder")
         result = self.decoder(target, memory, target_mask, memory_mask, target_is_causal, need_weights)
         output = keep_weights(result, weights, "decoder")
         return (output, weights) if need_weights else output

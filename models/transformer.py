@@ -125,7 +125,9 @@ class Transformer(nn.Module):
         source_ids = self._ids("source_ids", source_ids)
         weights: Weights = {}
         x = self._vectors(source_ids, self.source_embedding, self.source_positions)  # (B, N_s, D)
-        memory = keep_weights(self.encoder(x, padding_mask(source_ids, self.pad_id), need_weights), weights, "encoder")
+        memory = keep_weights(
+            self.encoder(x, padding_mask(source_ids, self.pad_id), need_weights=need_weights), weights, "encoder"
+        )
         return (memory, weights) if need_weights else memory
 
     def decode(self, target_ids: Any, memory: Any, source_ids: Any, need_weights: bool = False) -> Any:

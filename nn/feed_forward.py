@@ -12,7 +12,6 @@ from typing import Any
 import nn.functional as F
 from minigrad import Tensor
 from nn.dropout import Dropout
-from nn.fused_feed_forward import fused_feed_forward, is_fused
 from nn.linear import Linear
 from nn.module import Module
 
@@ -28,14 +27,7 @@ def check_activation(name: str, activation: str) -> None:
 
 
 def feed_forward(x: Any, linear1: Layer, linear2: Layer, dropout: Dropout, activation: str) -> Tensor:
-    """linear2(dropout(activation(linear1(x)))), (..., D) to (..., D): Vaswani et al. 2017, eq. 2, with dropout.
-
-    It is one operation, if that is possible (see `nn.fused_feed_forward`) and nothing is dropped.
-    """
-    if type(linear1) is type(linear2) is Linear and type(dropout) is Dropout and not (dropout.training and dropout.p):
-        inputs = x, linear1.weight, linear1.bias, linear2.weight, linear2.bias
-        if is_fused(*inputs):
-            return fused_feed_forward(*inputs, activation=activation)
+    """linear2(dropout(activation(linear1(x)))), (..., D) to (..., D): Vaswani et al. 2017, eq. 2, with dropout."""
     hidden = ACTIVATIONS[activation](linear1(x))  # (..., d_ff)
     return linear2(dropout(hidden))
 

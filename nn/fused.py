@@ -60,8 +60,8 @@ def plain_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -
 
 @op(reference=plain_layer_norm, floating=True, optional=["weight", "bias"])
 def fused_layer_norm(x: Any, weight: Any, bias: Any, *, axes: int, eps: float) -> Any:
-    """The same in few passes: see `_norm`."""
-    return _norm(x, weight, bias, axes, eps, centred=True)
+    """The same in few passes: see `normed`."""
+    return normed(x, weight, bias, axes, eps, centred=True)
 
 
 @takes_bfloat16
@@ -93,15 +93,15 @@ def plain_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
 
 @op(reference=plain_rms_norm, floating=True, optional=["weight"])
 def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
-    """The same in few passes: see `_norm`."""
-    value, pullback = _norm(x, weight, None, axes, eps, centred=False)
+    """The same in few passes: see `normed`."""
+    value, pullback = normed(x, weight, None, axes, eps, centred=False)
     return value, lambda g: pullback(g)[:2]
 
 
 # ---- both norms ------------------------------------------------------------------------------------------------------
 
 
-def _norm(x: Any, weight: Any, bias: Any, axes: int, eps: float, *, centred: bool) -> tuple[Any, Any]:
+def normed(x: Any, weight: Any, bias: Any, axes: int, eps: float, *, centred: bool) -> tuple[Any, Any]:
     """(value, pullback) of rows a, which are those of x, less their means if `centred`: y = a r w + b, r = 1 / rms a.
 
     With ĝ = g w: ∂x = r (ĝ - mean ĝ) - a r³ mean(ĝ a), without mean ĝ if not centred; ∂w = Σ r g a and ∂b = Σ g, over

@@ -13,28 +13,11 @@ import minigrad as mg
 import nn
 import nn.functional as F
 from benchmarks.engines.sizes import ANSWER_LENGTH, Batch, GPTSize, Size, Workload, checksum
-from models import Transformer, greedy_decode
+from models import EncoderLayer, Transformer, greedy_decode
 from nn.optim import AdamW, clip_grad_norm_
 from training.build import build_model, build_optimizer
 from training.tasks import make_task
 from training.tasks.base import BOS, EOS, PAD
-
-
-class Block(nn.Module):
-    """Causal self-attention and a feed-forward network, each added to what it reads after a LayerNorm."""
-
-    def __init__(self, d_model: int, num_heads: int) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(d_model)
-        self.attention = nn.MultiHeadAttention(d_model, num_heads)
-        self.norm2 = nn.LayerNorm(d_model)
-        self.feed_forward = nn.FeedForward(d_model, 4 * d_model, activation="gelu_tanh")
-
-    def forward(self, x: mg.Tensor) -> mg.Tensor:
-        """(B, N, D) to the same shape."""
-        h = self.norm1(x)
-        x = x + self.attention(h, h, h, is_causal=True)
-        return x + self.feed_forward(self.norm2(x))
 
 
 class GPT(nn.Module):
@@ -44,14 +27,15 @@ class GPT(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(size.vocabulary, size.d_model)
         self.positions = nn.LearnedPositionalEncoding(size.d_model, size.length)
-        self.blocks = nn.ModuleList(Block(size.d_model, size.heads) for _ in range(size.layers))
+        width, options = size.d_model, {"dropout": 0.0, "activation": "gelu_tanh", "norm_first": True}
+        self.blocks = nn.ModuleList(EncoderLayer(width, size.heads, 4 * width, **options) for _ in range(size.layers))
         self.norm = nn.LayerNorm(size.d_model)
         self.head = nn.Linear(size.d_model, size.vocabulary, bias=False)
 
     def forward(self, ids: mg.Tensor) -> mg.Tensor:
         x = self.positions(self.embedding(ids))  # (B, N, D)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, is_causal=True)
         return self.head(self.norm(x))
 
 

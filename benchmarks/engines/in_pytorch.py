@@ -59,13 +59,13 @@ class Block(nn.Module):
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(d_model)
-        self.attention = Attention(d_model, num_heads)
+        self.self_attn = Attention(d_model, num_heads)
         self.norm2 = nn.LayerNorm(d_model)
         self.linear1 = nn.Linear(d_model, 4 * d_model)
         self.linear2 = nn.Linear(4 * d_model, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x), is_causal=True)
+        x = x + self.self_attn(self.norm1(x), is_causal=True)
         return x + self.linear2(F.gelu(self.linear1(self.norm2(x)), approximate="tanh"))
 
 
@@ -182,7 +182,7 @@ def dates_model(workload: Workload) -> Transformer:
 
 def gpt_model(workload: Workload) -> GPT:
     model = GPT(workload.size)
-    model.load_state_dict({name.replace("feed_forward.", ""): torch.tensor(a) for name, a in workload.parameters()})
+    model.load_state_dict({name: torch.tensor(array) for name, array in workload.parameters()})
     return model
 
 

@@ -54,12 +54,12 @@ class Attention:
 class Block:
     def __init__(self, d_model: int, num_heads: int) -> None:
         self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
-        self.attention = Attention(d_model, num_heads)
+        self.self_attn = Attention(d_model, num_heads)
         self.linear1, self.linear2 = nn.Linear(d_model, 4 * d_model), nn.Linear(4 * d_model, d_model)
 
     def __call__(self, x: Tensor) -> Tensor:
         h = self.norm1(x)
-        x = x + self.attention(h, h, is_causal=True)
+        x = x + self.self_attn(h, h, is_causal=True)
         return x + self.linear2(kept(kept(self.linear1(self.norm2(x))).gelu()))  # tinygrad's GELU is by tanh
 
 
@@ -152,7 +152,7 @@ def build(workload: Workload, threads: int) -> Callable[[], float]:
     if shutil.which("clang") is None:
         raise NotInstalled("clang, which tinygrad compiles with, is not installed")
     size, chosen = workload.size, Hyperparameters.of(workload.size)
-    values = {name.replace("feed_forward.", ""): Tensor(array) for name, array in workload.parameters()}
+    values = {name: Tensor(array) for name, array in workload.parameters()}
     if isinstance(size, GPTSize):
         model: Any = GPT(size)
     else:

@@ -91,9 +91,8 @@ def gpt_loss(np: Any, size: GPTSize, parameters: Parameters, inputs: Any, target
     for i in range(size.layers):
         block = model[f"blocks.{i}"]
         h = layer_norm(block["norm1"], x)
-        x = x + attention(block["attention"], size.heads, h, h, bias)
-        h, network = layer_norm(block["norm2"], x), block["feed_forward"]
-        x = x + linear(network["linear2"], gelu(np, linear(network["linear1"], h)))
+        x = x + attention(block["self_attn"], size.heads, h, h, bias)
+        x = x + linear(block["linear2"], gelu(np, linear(block["linear1"], layer_norm(block["norm2"], x))))
     logits = np.matmul(layer_norm(model["norm"], x), model["head"]("weight").T)
     return cross_entropy(np, logits, targets)
 

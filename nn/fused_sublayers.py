@@ -1,0 +1,246 @@
+"""A Transformer's sub-layers as one operation each: with what they compute, the norm, and the residual connection.
+
+A step of a small model is mostly the price of operations, of which each of these saves four or five: the same work is
+done on arrays, in the same order, so that no bit differs. They are for arrays on a CPU, with nothing dropped, in the
+usual case that all gradients are wanted; else the doors say so, and `models.stack` calls layer after layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minigrad import Tensor, op, ops, watchers
+from minigrad.grad_mode import is_grad_enabled
+from minigrad.ops.elementwise import cleared
+from minigrad.ops.linalg import affine, as_rows, times
+from minigrad.sums import sum_of_rows, zeros_like_row
+from nn.attention import MultiHeadAttention
+from nn.fused import fused_layer_norm, gelu_and_slope, normed, times_slope
+from nn.fused_room import fused_multi_head_attention
+from nn.linear import Linear
+from nn.masks import Visible, check_masks, read_masks
+from nn.norm import LayerNorm
+from nn.projections import packed_projections
+from nn.rooms import chosen_room
+
+Pullback = Callable[[Any], Any]
+
+GELU_FORMS = {"gelu": "none", "gelu_tanh": "tanh"}  # as `F.gelu` calls them
+
+
+# ---- the doors -------------------------------------------------------------------------------------------------------
+
+
+def feed_forward_sublayer(
+    x: Any, norm: Any, linear1: Any, linear2: Any, activation: str, norm_first: bool
+) -> Tensor | None:
+    """The feed-forward network of x (..., D) as one operation; None where the layers are to do it."""
+    if not _are_plain(norm, linear1, linear2):
+        return None
+    inputs = x, norm.weight, norm.bias, linear1.weight, linear1.bias, linear2.weight, linear2.bias
+    if not _are_alike(inputs) or x.shape[-1:] != norm.normalized_shape:
+        return None
+    return fused_residual(inputs, sublayer=FeedForward(activation), norm_first=norm_first, eps=norm.eps)
+
+
+def attention_sublayer(
+    x: Any, memory: Any, norm: Any, attention: Any, mask: Any, is_causal: bool, norm_first: bool
+) -> Tensor | None:
+    """Attention of x to the memory, or to x if that is None, as one operation; None where the layers are to do it.
+
+    Raises what attention says of the mask.
+    """
+    if type(attention) is not MultiHeadAttention or not _are_plain(norm, attention.out_proj):
+        return None
+    if attention.kdim != attention.vdim or (attention.training and attention.dropout):
+        return None
+    source = x if memory is None else memory
+    projections = attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight, attention.out_proj.bias
+    inputs = (x, norm.weight, norm.bias, *[memory] * (memory is not None), *projections)
+    if not _are_alike(inputs) or not _fit(x, source, norm, attention):
+        return None
+    (batch, n_q, width), n_k, heads = x.shape, source.shape[1], attention.num_heads
+    if chosen_room(x.dtype, width // heads, "cpu", n_q * n_k) != "fused":
+        return None
+    shape = (batch, heads, n_q, n_k)  # of the scores
+    masks = {"attn_mask": mask, "is_causal": is_causal, "causal_offset": 0, "key_lengths": None}
+    check_masks(x, shape, **masks)
+    visible, bias = read_masks(x, shape, **masks)
+    if bias is not None:
+        return None
+    sublayer = Attention(heads, visible, 1.0 / math.sqrt(width // heads))
+    return fused_residual(inputs, sublayer=sublayer, norm_first=norm_first, eps=norm.eps)
+
+
+def _are_plain(norm: Any, *layers: Any) -> bool:
+    """Whether they do what their classes say, and not a subclass."""
+    return type(norm) is LayerNorm and all([type(layer) is Linear for layer in layers])
+
+
+def _are_alike(inputs: Sequence[Any]) -> bool:
+    """Whether they are Tensors of NumPy's arrays, of one dtype that BLAS multiplies, that all want gradients.
+
+    And whether nobody watches, who would look for the operations within, or casts.
+    """
+    if watchers.active or not is_grad_enabled():
+        return False
+    dtype = None
+    for x in inputs:
+        if not isinstance(x, Tensor) or not x._requires_grad or type(x._data) is not np.ndarray:
+            return False
+        dtype = dtype or x._data.dtype
+        if x._data.dtype is not dtype:
+            return False
+    return dtype is not None and dtype.char in "fd"
+
+
+def _fit(x: Tensor, source: Tensor, norm: LayerNorm, attention: MultiHeadAttention) -> bool:
+    width = (attention.d_model,)
+    return (
+        x.ndim == source.ndim == 3
+        and x.shape[0] == source.shape[0]
+        and x.shape[2:] == source.shape[2:] == norm.normalized_shape == width
+    )
+
+
+# ---- what sub-layers compute -----------------------------------------------------------------------------------------
+
+
+class FeedForward(NamedTuple):
+    """linear2(activation(linear1(x))), of x (..., D), and both layers' weights and biases."""
+
+    activation: str
+
+    def composed(self, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> Any:
+        """The definition, as a composition of operations."""
+        hidden = ops.linear(x, weight1, bias1)  # (..., d_ff)
+        if self.activation == "relu":
+            hidden = ops.relu(hidden)
+        else:
+            hidden = ops.gelu(hidden, approximate=GELU_FORMS[self.activation])
+        return ops.linear(hidden, weight2, bias2)
+
+    def on_arrays(self, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> tuple[Any, Pullback]:
+        """The same, and the function that takes its gradient to those of all that is given."""
+        hidden, back1 = _linear(x, weight1, bias1)
+        hidden, times_its_slope = _activated(hidden, self.activation)
+        y, back2 = _linear(hidden, weight2, bias2)
+
+        def pullback(g: Any) -> tuple[Any, ...]:
+            d_hidden, *d_layer2 = back2(g)
+            return *back1(times_its_slope(d_hidden)), *d_layer2
+
+        return y, pullback
+
+
+class Attention(NamedTuple):
+    """Multi-head attention of x (B, N_q, D) to itself, or to a memory (B, N_k, D) if that is the first of `others`.
+
+    Then come the packed weight (3 D, D) and bias (3 D,), and those of the output projection.
+    """
+
+    heads: int
+    visible: Visible | None
+    scale: float
+
+    def composed(self, x: Any, *others: Any) -> Any:
+        """The definition, as a composition of operations."""
+        *memory, weight, bias, out_weight, out_bias = others
+        projections = packed_projections(x, *memory, weight, bias) if memory else (ops.linear(x, weight, bias), None)
+        mixed = fused_multi_head_attention(*projections, None, None, None, **self._asdict(), bias_gradient=False)
+        return ops.linear(mixed, out_weight, out_bias)
+
+    def on_arrays(self, x: Any, *others: Any) -> tuple[Any, Pullback]:
+        """The same, and the function that takes its gradient to those of all that is given."""
+        *memory, weight, bias, out_weight, out_bias = others
+        projections, back_to_inputs = _projections(x, memory, weight, bias)
+        mixed, back_to_projections = _attend(*projections, None, None, None, **self._asdict(), bias_gradient=False)
+        y, back_to_mixed = _linear(mixed, out_weight, out_bias)
+
+        def pullback(g: Any) -> tuple[Any, ...]:
+            d_mixed, *d_out = back_to_mixed(g)
+            d_projections = back_to_projections(d_mixed)[:2]
+            return *back_to_inputs(d_projections), *d_out
+
+        return y, pullback
+
+
+_attend = fused_multi_head_attention.operation.body
+
+
+def _projections(x: Any, memory: list[Any], weight: Any, bias: Any) -> tuple[tuple[Any, Any], Pullback]:
+    """What attention reads, of x alone (the second is None then), or of x and a memory."""
+    if not memory:
+        packed, back = _linear(x, weight, bias)  # (B, N, 3 D)
+        return (packed, None), lambda gradients: back(gradients[0])
+    projections, pullbacks = packed_projections.operation.body(x, *memory, weight, bias)  # (B, N_q, D), (B, N_k, 2 D)
+    return projections, lambda gradients: [pullback(gradients) for pullback in pullbacks]
+
+
+def _linear(x: Any, weight: Any, bias: Any) -> tuple[Any, Pullback]:
+    """As the body of `minigrad.ops.linear`, with one function for all three gradients."""
+
+    def pullback(g: Any) -> tuple[Any, Any, Any]:
+        rows = as_rows(g)
+        return times(rows, weight).reshape(x.shape), times(rows.T, as_rows(x)), sum_of_rows(rows)
+
+    return affine(x, weight, bias), pullback
+
+
+def _activated(x: Any, activation: str) -> tuple[Any, Pullback]:
+    """The activation of x, and the product of a gradient and its slope: both are written over what is given."""
+    if activation == "relu":
+        y = np.maximum(x, zeros_like_row(x, x.shape[-1]), out=x)
+        return y, lambda g: cleared(g, y <= 0)
+    value, slope = gelu_and_slope(x, GELU_FORMS[activation], with_slope=True)
+    return value, lambda g: times_slope(g, slope, out=g)
+
+
+# ---- the norm and the residual connection around them ----------------------------------------------------------------
+
+
+def composed_residual(*inputs: Any, sublayer: Any, norm_first: bool, eps: float) -> Any:
+    """The definition, as a composition of operations."""
+    x, weight, bias, *others = inputs
+
+    def norm(x: Any) -> Any:
+        return fused_layer_norm(x, weight, bias, axes=1, eps=eps)
+
+    return x + sublayer.composed(norm(x), *others) if norm_first else norm(x + sublayer.composed(x, *others))
+
+
+@op(reference=composed_residual)
+def fused_residual(*inputs: Any, sublayer: Any, norm_first: bool, eps: float) -> Any:
+    """Pre-norm x + sublayer(norm(x), ...), or post-norm norm(x + sublayer(x, ...)): see `models.stack`.
+
+    inputs: x (..., D); the norm's weight and bias (D,); and what the sub-layer, one of those above, takes besides x.
+    """
+    x, weight, bias, *others = inputs
+    if norm_first:
+        h, back_to_x = normed(x, weight, bias, 1, eps, centred=True)
+        y, back_to_h = sublayer.on_arrays(h, *others)
+        y += x
+
+        def pullback(g: Any) -> tuple[Any, ...]:
+            d_h, *d_others = back_to_h(g)
+            d_x, d_weight, d_bias = back_to_x(d_h)
+            d_x += g
+            return d_x, d_weight, d_bias, *d_others
+
+        return y, pullback
+
+    total, back_to_inputs = sublayer.on_arrays(x, *others)
+    total += x
+    y, back_to_total = normed(total, weight, bias, 1, eps, centred=True)
+
+    def pullback_of_norm(g: Any) -> tuple[Any, ...]:
+        d_total, d_weight, d_bias = back_to_total(g)
+        d_x, *d_others = back_to_inputs(d_total)
+        d_x += d_total
+        return d_x, d_weight, d_bias, *d_others
+
+    return y, pullback_of_norm
