@@ -74,7 +74,7 @@ class _Segment:
     live: list[int]  # places of the outputs that carry gradients
     sources: list[Any]  # the nodes and leaves that their gradients flow to
     memories: WeakSet[Memory]  # of all that fn read and that is still there to be written over
-    mark: int  # the number of nothing else, when the first run had ended
+    mark: int  # a serial number, taken when the first run had ended: later writes have higher ones
     forms: list[_Form]  # of all outputs
     first_values: tuple[Array, ...] | None  # until they are handed out
 

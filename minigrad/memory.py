@@ -22,8 +22,8 @@ class Memory:
     """The memory of an array.
 
     Attributes:
-        last_write: the number of that write; 0 for none.
-        latest: that of the last write of all.
+        last_write: the number of the last write to it; 0 for none.
+        latest: that of the last write to any.
     """
 
     last_write = 0

@@ -21,6 +21,7 @@ from nn.cached_layers import OnArrays, on_arrays
 from nn.dropout import Dropout
 from nn.embedding import LearnedPositionalEncoding, PositionalEncoding
 from nn.feed_forward import ACTIVATIONS
+from nn.module import is_plain
 
 if TYPE_CHECKING:
     from models.transformer import Transformer
@@ -162,8 +163,8 @@ class WholeCache:
 
 def is_for(model: Transformer) -> bool:
     """Whether `Cache` knows what the decoder does: by the kinds of those parts that it does not call, but reads."""
-    layers = list(model.decoder.layers) if type(model.decoder) is Decoder else []
-    if any(type(layer) is not DecoderLayer for layer in layers):
+    layers = list(model.decoder.layers) if is_plain(model.decoder, Decoder) else []
+    if not all(is_plain(layer, DecoderLayer) for layer in layers):
         return False
     attentions = [attention for layer in layers for attention in (layer.self_attn, layer.multihead_attn)]
     known: list[tuple[list[Any], tuple[type, ...]]] = [
@@ -172,7 +173,7 @@ def is_for(model: Transformer) -> bool:
         ([model.dropout, *[layer.dropout for layer in layers]], (Dropout,)),
         ([model.target_positions], (PositionalEncoding, LearnedPositionalEncoding)),
     ]
-    return all(type(part) in kinds for parts, kinds in known for part in parts)
+    return all(any(is_plain(part, kind) for kind in kinds) for parts, kinds in known for part in parts)
 
 
 def _check_next(ids: np.ndarray, batch: int, length: int, room: int) -> None:

@@ -17,6 +17,7 @@ import nn
 from minigrad import Tensor
 from nn.feed_forward import check_activation, feed_forward
 from nn.fused_sublayers import attention_sublayer, feed_forward_sublayer
+from nn.module import is_plain
 
 Weights = dict[str, Tensor]
 
@@ -101,7 +102,7 @@ class _Layer(nn.Module):
 
     def _may_be_fused(self) -> bool:
         """Whether its sub-layers are what is written here, not in a subclass, and nothing is dropped after them."""
-        drops = type(self.dropout) is not nn.Dropout or (self.dropout.training and self.dropout.p > 0)
+        drops = not is_plain(self.dropout, nn.Dropout) or (self.dropout.training and self.dropout.p != 0)
         return type(self) in (EncoderLayer, DecoderLayer) and not drops
 
     def extra_repr(self) -> str:

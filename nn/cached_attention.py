@@ -77,7 +77,7 @@ class CachedAttention:
         copied = array_module(memory.data).ascontiguousarray  # in the order in which they are multiplied fastest
         self._keys = copied(widened(keys.data).swapaxes(-1, -2))  # (B, H, d, N_k)
         self._values = copied(widened(values.data))  # (B, H, N_k, d)
-        self._visible = None if mask.data.all() else mask.data[:, 0]  # (B, 1, N_k)
+        self._visible = None if mask.data.all() and mask.data.size else mask.data[:, 0]  # (B, 1, N_k)
 
     def __call__(self, x: Any) -> Any:
         """A query for each row of the batch, (B, D) to the same shape."""
@@ -101,7 +101,7 @@ def mixture_for_one_query(query: Any, keys: Any, values: Any, visible: Any) -> A
     library = array_module(query)
     scaled = query * (1.0 / math.sqrt(query.shape[-1]))
     weights = library.matmul(scaled[:, :, None], keys)[:, :, 0]  # (B, H, N), the scores at first
-    if not are_small(weights):
+    if weights.size and not are_small(weights):
         if visible is not None:
             weights = library.where(visible, weights, -math.inf)
         weights -= subtracted(weights.max(axis=-1, keepdims=True))

@@ -23,7 +23,7 @@ from minigrad.ops.linalg import times
 from minigrad.sums import row_dots
 from nn.embedding import Embedding
 from nn.linear import Linear
-from nn.module import Module
+from nn.module import Module, is_plain
 from nn.norm import LayerNorm
 
 OnArrays = Callable[[Any], Any]
@@ -32,11 +32,11 @@ OnArrays = Callable[[Any], Any]
 
 def on_arrays(layer: Module) -> OnArrays:
     """What the layer gives, for arrays; faster than the layer if there is something for its kind below."""
-    if type(layer) is Linear:
+    if is_plain(layer, Linear):
         return CachedLinear(layer.weight.data, None if layer.bias is None else layer.bias.data)
-    if type(layer) is Embedding:
+    if is_plain(layer, Embedding):
         return functools.partial(F.embedding, weight=layer.weight.data)
-    if type(layer) is LayerNorm and layer.weight is not None and layer.bias is not None:
+    if is_plain(layer, LayerNorm) and layer.weight is not None and layer.bias is not None:
         weight, bias = layer.weight.data, layer.bias.data
         if CachedLayerNorm.is_for(weight):
             return CachedLayerNorm(weight, bias, layer.eps)

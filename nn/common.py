@@ -18,7 +18,7 @@ from minigrad.scalars import in_short, number
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_FLOAT32 = np.dtype(np.float32)
+FLOAT32 = np.dtype(np.float32)
 
 
 def array_of(x: Any) -> Any:
@@ -47,7 +47,7 @@ def as_dtype(x: Any, dtype: Any) -> Any:
 
 def wide(dtype: np.dtype) -> np.dtype:
     """What numbers of this dtype are computed in: float32 for 16 bits, else itself."""
-    return _FLOAT32 if is_16_bit(dtype) else dtype
+    return FLOAT32 if is_16_bit(dtype) else dtype
 
 
 def floating_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
@@ -88,9 +88,7 @@ def lengths(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
 
 def probability(name: str, p: Any) -> float:
     """p as a Python float. TypeError that names what is no number, ValueError for one outside 0 ... 1, or NaN."""
-    if type(p) is float and 0.0 <= p <= 1.0:  # the usual case
-        return p
-    p = number(name, p)
+    p = p if type(p) is float else number(name, p)
     if not 0 <= p <= 1:
         raise ValueError(f"{name} is a probability, from 0 to 1, got {in_short(p)}")
     return float(p)

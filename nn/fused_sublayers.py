@@ -2,7 +2,7 @@
 
 A step of a small model is mostly the price of operations, of which each of these saves four or five: the same work is
 done on arrays, in the same order, so that no bit differs. They are for arrays on a CPU, with nothing dropped, in the
-usual case that all gradients are wanted; else the doors say so, and `models.stack` calls layer after layer.
+usual case that all gradients are wanted. For anything else the doors give None, and `models.stack` calls its layers.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ import numpy as np
 from minigrad import Tensor, op, ops, watchers
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import cleared
-from minigrad.ops.linalg import affine, as_rows, times
-from minigrad.sums import sum_of_rows, zeros_like_row
+from minigrad.sums import zeros_like_row
 from nn.attention import MultiHeadAttention
+from nn.feed_forward import ACTIVATIONS
 from nn.fused import fused_layer_norm, gelu_and_slope, normed, times_slope
 from nn.fused_room import fused_multi_head_attention
 from nn.linear import Linear
 from nn.masks import Visible, check_masks, read_masks
+from nn.module import is_plain
 from nn.norm import LayerNorm
 from nn.projections import packed_projections
 from nn.rooms import chosen_room
 
 Pullback = Callable[[Any], Any]
-
-GELU_FORMS = {"gelu": "none", "gelu_tanh": "tanh"}  # as `F.gelu` calls them
-
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
@@ -42,7 +40,7 @@ def feed_forward_sublayer(
     if not _are_plain(norm, linear1, linear2):
         return None
     inputs = x, norm.weight, norm.bias, linear1.weight, linear1.bias, linear2.weight, linear2.bias
-    if not _are_alike(inputs) or x.shape[-1:] != norm.normalized_shape:
+    if not _are_alike(inputs) or not x.shape[-1:] == norm.normalized_shape == linear2.weight.shape[:1]:
         return None
     return fused_residual(inputs, sublayer=FeedForward(activation), norm_first=norm_first, eps=norm.eps)
 
@@ -54,9 +52,9 @@ def attention_sublayer(
 
     Raises what attention says of the mask.
     """
-    if type(attention) is not MultiHeadAttention or not _are_plain(norm, attention.out_proj):
+    if not is_plain(attention, MultiHeadAttention) or not _are_plain(norm, attention.out_proj):
         return None
-    if attention.kdim != attention.vdim or (attention.training and attention.dropout):
+    if not attention.kdim == attention.vdim == attention.d_model or (attention.training and attention.dropout):
         return None
     source = x if memory is None else memory
     projections = attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight, attention.out_proj.bias
@@ -77,8 +75,7 @@ def attention_sublayer(
 
 
 def _are_plain(norm: Any, *layers: Any) -> bool:
-    """Whether they do what their classes say, and not a subclass."""
-    return type(norm) is LayerNorm and all([type(layer) is Linear for layer in layers])
+    return is_plain(norm, LayerNorm) and all([is_plain(layer, Linear) for layer in layers])
 
 
 def _are_alike(inputs: Sequence[Any]) -> bool:
@@ -104,6 +101,7 @@ def _fit(x: Tensor, source: Tensor, norm: LayerNorm, attention: MultiHeadAttenti
         x.ndim == source.ndim == 3
         and x.shape[0] == source.shape[0]
         and x.shape[2:] == source.shape[2:] == norm.normalized_shape == width
+        and attention.out_proj.weight.shape[:1] == width
     )
 
 
@@ -117,11 +115,7 @@ class FeedForward(NamedTuple):
 
     def composed(self, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> Any:
         """The definition, as a composition of operations."""
-        hidden = ops.linear(x, weight1, bias1)  # (..., d_ff)
-        if self.activation == "relu":
-            hidden = ops.relu(hidden)
-        else:
-            hidden = ops.gelu(hidden, approximate=GELU_FORMS[self.activation])
+        hidden = ACTIVATIONS[self.activation](ops.linear(x, weight1, bias1))  # (..., d_ff)
         return ops.linear(hidden, weight2, bias2)
 
     def on_arrays(self, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> tuple[Any, Pullback]:
@@ -182,21 +176,17 @@ def _projections(x: Any, memory: list[Any], weight: Any, bias: Any) -> tuple[tup
 
 
 def _linear(x: Any, weight: Any, bias: Any) -> tuple[Any, Pullback]:
-    """As the body of `minigrad.ops.linear`, with one function for all three gradients."""
-
-    def pullback(g: Any) -> tuple[Any, Any, Any]:
-        rows = as_rows(g)
-        return times(rows, weight).reshape(x.shape), times(rows.T, as_rows(x)), sum_of_rows(rows)
-
-    return affine(x, weight, bias), pullback
+    """`minigrad.ops.linear`, with one function for all three gradients."""
+    y, pullbacks = ops.linear.operation.body(x, weight, bias)
+    return y, lambda g: [pullback(g) for pullback in pullbacks]
 
 
 def _activated(x: Any, activation: str) -> tuple[Any, Pullback]:
-    """The activation of x, and the product of a gradient and its slope: both are written over what is given."""
+    """The activation of x, and what multiplies a gradient by its slope. Either may write over what it is given."""
     if activation == "relu":
         y = np.maximum(x, zeros_like_row(x, x.shape[-1]), out=x)
         return y, lambda g: cleared(g, y <= 0)
-    value, slope = gelu_and_slope(x, GELU_FORMS[activation], with_slope=True)
+    value, slope = gelu_and_slope(x, "tanh" if activation == "gelu_tanh" else "none", with_slope=True)
     return value, lambda g: times_slope(g, slope, out=g)
 
 

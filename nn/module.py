@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from textwrap import indent
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -323,3 +323,11 @@ def _to_numpy(value: Any) -> np.ndarray:
     if hasattr(value, "detach"):  # a torch tensor: NumPy takes none that requires grad or is on a GPU
         value = value.detach().cpu()
     return np.asarray(to_device(value, "cpu"))
+
+
+M = TypeVar("M", bound=Module)
+
+
+def is_plain(module: Any, kind: type[M]) -> TypeGuard[M]:
+    """Whether it does what this kind does: it is of no subclass, and nobody has put another `forward` into it."""
+    return type(module) is kind and "forward" not in vars(module)

@@ -8,7 +8,7 @@ from minigrad import op
 from minigrad.autocast import in_16_bits
 from minigrad.bfloat import takes_bfloat16
 from minigrad.ops import concatenate
-from minigrad.ops.linalg import affine, as_rows, product, times, total
+from minigrad.ops.linalg import affine, as_rows, product, sum_of_all_rows, times
 
 
 @in_16_bits
@@ -21,6 +21,11 @@ def packed_projections(query: Any, memory: Any, weight: Any, bias: Any) -> Any:
     written as a whole, where those of views would be added up in arrays of zeros.
     """
     width = query.shape[-1]
+    if weight.shape != (3 * width, width) or (bias is not None and bias.shape != (3 * width,)):
+        raise ValueError(
+            f"packed_projections: weight {weight.shape} and bias {None if bias is None else bias.shape} do not fit "
+            f"queries of length {width}; they are {(3 * width, width)} and {(3 * width,)}"
+        )
     of_query, of_memory = weight[:width], weight[width:]
     bias_of_query, bias_of_memory = (None, None) if bias is None else (bias[:width], bias[width:])
     inputs = query, memory
@@ -29,5 +34,5 @@ def packed_projections(query: Any, memory: Any, weight: Any, bias: Any) -> Any:
         lambda g: product(g[0], of_query),
         lambda g: product(g[1], of_memory),
         lambda g: concatenate([times(as_rows(d).T, as_rows(x)) for d, x in zip(g, inputs, strict=True)], axis=0),
-        lambda g: concatenate([total(as_rows(d)) for d in g], axis=0),
+        lambda g: concatenate([sum_of_all_rows(as_rows(d)) for d in g], axis=0),
     )

@@ -19,7 +19,7 @@ from minigrad.ops.elementwise import narrowed
 from minigrad.promotion import result_type
 from minigrad.random import next_key
 from minigrad.scalars import number
-from nn.common import array_of, as_dtype, dropout_mask, on_its_device, probability, repeated_heads, wide
+from nn.common import FLOAT32, array_of, as_dtype, dropout_mask, on_its_device, probability, repeated_heads, wide
 from nn.fused_room import fused_attention, fused_multi_head_attention
 from nn.heads import heads_of_projections, join_heads, split_heads
 from nn.kernel_room import attention_by_kernels
@@ -27,8 +27,6 @@ from nn.masks import check_masks, read_masks, wants_gradient
 from nn.plain_room import attention_weights, mixture, plain_attention
 from nn.rooms import TileOptions, chosen_room
 from nn.tiled_room import attention_by_tiles
-
-_FLOAT32 = np.dtype(np.float32)
 
 
 @in_16_bits(exempt=["attn_mask"])
@@ -160,7 +158,7 @@ def _leading_and_dtype(query: Any, key: Any, value: Any, grouped: bool) -> tuple
         and of_query[:-2] == of_key[:-2] == of_value[:-2]
         and of_query[-1] == of_key[-1]
         and of_key[-2] == of_value[-2]
-        and dtype is key.dtype is value.dtype is _FLOAT32
+        and dtype is key.dtype is value.dtype is FLOAT32
     ):
         return of_query[:-2], dtype
     shapes = f"query {query.shape}, key {key.shape} and value {value.shape}"

@@ -72,7 +72,7 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
     return affine(x, weight, bias), (
         lambda g: product(g, weight),
         lambda g: times(as_rows(g).T, as_rows(x)),
-        lambda g: total(as_rows(g)),
+        lambda g: sum_of_all_rows(as_rows(g)),
     )
 
 
@@ -88,8 +88,8 @@ def affine(x: Any, weight: Any, bias: Any) -> Any:
     return value
 
 
-def total(rows: Any) -> Any:
-    """Their sum, (n, m) to (m,)."""
+def sum_of_all_rows(rows: Any) -> Any:
+    """(n, m) to (m,): of 16 bits, and on a GPU, by the operation."""
     return sum_of_rows(rows) if type(rows) is np.ndarray and not is_16_bit(rows.dtype) else sum(rows, axis=0)
 
 
@@ -138,7 +138,7 @@ def times(x: Any, y: Any) -> Any:
 
 def _are_for_blas(x: Any, y: Any) -> bool:
     """Whether they are two matrices of NumPy's, or as many, of one dtype that BLAS multiplies."""
-    alike = type(x) is np.ndarray and x.dtype is y.dtype and x.ndim == y.ndim and x.dtype.char in "fd"
+    alike = type(x) is type(y) is np.ndarray and x.dtype is y.dtype and x.ndim == y.ndim and x.dtype.char in "fd"
     return alike and (x.ndim == 2 or (x.ndim > 2 and x.shape[:-2] == y.shape[:-2]))
 
 
@@ -160,7 +160,7 @@ def _multiply(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.nda
     elif x.ndim > 2 or is_worth_dividing(nanoseconds):
         _multiply_parts(x, y, bias, out, nanoseconds)
         return
-    elif out.size <= SMALL_RESULT:
+    elif out.size <= SMALL_RESULT and x.size > 1 and y.size > 1:  # of a single number `dot` makes 0 · inf = 0
         x.dot(y, out)
     else:
         np.matmul(x, y, out=out)

@@ -21,7 +21,7 @@ VARIANTS = [
     {"norm_first": True, "final_norm": False, "activation": "gelu"},
     {"final_norm": True, "positions": "learned"},
     {"positions": "learned", "tie_embeddings": True},
-    {"num_decoder_layers": 1, "num_encoder_layers": 3},
+    {"num_decoder_layers": 1, "num_encoder_layers": 3, "activation": "gelu_tanh"},
 ]
 
 
@@ -130,9 +130,16 @@ def exchange(part, model):
         layers[1] = Scaled(16, 2, 32)
     elif part == "attention":
         layers[0].multihead_attn = Hasty(16, 2)
+    elif part in ("a forward of its own", "linear1"):
+        changed = layers[0].self_attn if part == "a forward of its own" else layers[0].linear1
+        forward = changed.forward
+        changed.forward = lambda *args, **options: 0.5 * forward(*args, **options)
 
 
-@pytest.mark.parametrize("part", ["dropout", "positions", "layer", "attention", "decode"])
+PARTS = ["dropout", "positions", "layer", "attention", "a forward of its own", "linear1", "decode"]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_parts_that_the_cache_does_not_know_are_decoded_as_a_whole(part):
     model = random_model(0, 9, kind=Brief if part == "decode" else Transformer)
     exchange(part, model)
@@ -152,6 +159,12 @@ def test_parts_that_the_cache_does_not_know_are_decoded_as_a_whole(part):
         assert_close(model.decode_next(targets[rows, place], cache), whole[rows, place], 1e-5)
     with pytest.raises(ValueError, match="after 4 symbols"):
         model.decode_next(targets[rows, 0], cache)
+
+
+def test_a_source_without_symbols():
+    model = random_model(0, 9).eval()
+    sources, targets = np.zeros((2, 0), int), np.array([[BOS], [A]])
+    assert_close(model.decode_next(targets[:, 0], model.cache(sources, 1)), model(sources, targets)[:, 0], 1e-5)
 
 
 def test_a_cache_is_not_for_more_symbols_than_the_model():

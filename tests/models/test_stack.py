@@ -271,3 +271,9 @@ def test_bad_sizes_and_names_are_told():
         EncoderDecoder(D, H)(mg.zeros(B, N_S, 8), mg.zeros(B, N_T, D))
     with pytest.raises(ValueError, match=r"query \(3, 5, 16\), key \(2, 7, 16\) and value \(2, 7, 16\) do not fit"):
         EncoderDecoder(D, H)(mg.zeros(2, N_S, D), mg.zeros(B, N_T, D))
+
+
+def test_sublayers_are_one_operation_on_a_cpu_alone():
+    x = mg.randn(B, N_S, D, requires_grad=True)
+    y = EncoderLayer(D, H, D_FF, dropout=0.0)(x)
+    assert (y.node.operation.name == "fused_residual") == (x.device == "cpu")

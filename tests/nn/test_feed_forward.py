@@ -44,7 +44,7 @@ def test_equals_pytorch(activation):
 
 def test_dropout_is_between_the_two_layers():
     layer = nn.FeedForward(2, 3, dropout=1.0)
-    x = mg.randn(2, 2)
+    x = mg.randn(2, 2, requires_grad=True)
     assert (layer(x) == layer.linear2.bias).all()
     assert (layer.eval()(x) != layer.linear2.bias).any()
 

@@ -177,6 +177,21 @@ def exchanged(path, part):
     return change
 
 
+def own_forward(path):
+    def change(layer):
+        part = layer
+        for name in path.split("."):
+            part = getattr(part, name)
+        part.forward = lambda *args, forward=part.forward: 2 * forward(*args)
+
+    return change
+
+
+def evaluated(layer):
+    layer.self_attn.dropout = layer.dropout.p = 0.5
+    layer.eval()
+
+
 def frozen(layer):
     layer.requires_grad_(False)
 
@@ -184,9 +199,10 @@ def frozen(layer):
 ALL = ["attention", "attention", "feed_forward"]
 CHANGES = {
     "nothing": (lambda layer: None, ALL),
-    "evaluation": (lambda layer: layer.eval(), ALL),
+    "evaluation": (evaluated, ALL),
     "frozen": (frozen, []),
     "first layer": (exchanged("linear1", Scaled(D, D_FF)), ALL[:2]),
+    "last layer": (exchanged("linear2", Scaled(D_FF, D)), ALL[:2]),
     "output projection": (exchanged("self_attn.out_proj", Scaled(D, D)), ALL[1:]),
     "norm": (exchanged("norm2", nn.RMSNorm(D)), ["attention", "feed_forward"]),
     "norm without bias": (exchanged("norm3", nn.LayerNorm(D, bias=False)), ALL[:2]),
@@ -194,6 +210,9 @@ CHANGES = {
     "attention that drops": (exchanged("multihead_attn.dropout", 0.5), ["attention", "feed_forward"]),
     "dropout": (exchanged("dropout", nn.Dropout(0.5)), []),
     "dropout of another kind": (exchanged("dropout", nn.Sequential()), []),
+    "an own forward": (own_forward("linear2"), ALL[:2]),
+    "an own forward of attention": (own_forward("self_attn"), ALL[1:]),
+    "an own forward of a norm": (own_forward("norm2"), ["attention", "feed_forward"]),
     "float64 norm": (exchanged("norm1", nn.LayerNorm(D).to("float64")), ["attention", "feed_forward"]),
 }
 
@@ -204,6 +223,42 @@ def test_they_are_taken_of_plain_parts_that_all_want_gradients(change, expected,
     change(layer)
     layer(*vectors())
     assert taken() == expected
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            exchanged("linear1", nn.Linear(7, D_FF)),
+            r"linear: x of shape .*8\) and weight of shape \(12, 7\) do not fit",
+        ),
+        (exchanged("linear2", nn.Linear(7, D)), r"linear: x of shape .*12\) and weight of shape \(8, 7\) do not fit"),
+        (exchanged("norm2", nn.LayerNorm(7)), r"layer_norm: x of shape .*8\) does not end in normalized_shape \(7,\)"),
+    ],
+)
+def test_parts_that_do_not_fit_say_so(norm_first, change, text):
+    layer = decoder_layer(norm_first=norm_first)
+    change(layer)
+    with pytest.raises(ValueError, match=text):
+        layer(*vectors())
+
+
+@pytest.mark.parametrize("path", ["linear2", "self_attn.out_proj"])
+def test_a_single_output_is_added_to_all(path, taken, never):
+    layer, inputs = decoder_layer(), vectors()
+    exchanged(path, nn.Linear(D_FF if path == "linear2" else D, 1))(layer)
+    found = value_and_gradients(layer, inputs)
+    assert len(taken()) == 2
+    never()
+    assert_same_bits(found, value_and_gradients(layer, inputs))
+
+
+def test_a_memory_of_another_length(taken):
+    layer, (x, memory) = decoder_layer(), vectors()
+    layer.multihead_attn = nn.MultiHeadAttention(D, H, kdim=6, vdim=6)
+    assert layer(x, memory[..., :6]).shape == x.shape
+    assert taken() == ["attention", "feed_forward"]
 
 
 def test_a_subclass_does_as_it_says(taken):

@@ -26,7 +26,7 @@ def packed(query, memory, weight, bias=None):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_the_same_bits_as_by_views(dtype, bias):
     given = inputs(dtype, bias)
     results = [function(*given) for function in (packed, by_views)]
@@ -54,3 +54,18 @@ def test_one_of_the_two_alone_is_differentiated():
 def test_autocast_casts_it():
     with mg.autocast():
         assert [x.dtype for x in packed_projections(*inputs(np.float32))] == [np.float16] * 2
+
+
+@pytest.mark.parametrize(("weight", "bias"), [((12, 5), None), ((8, 4), None), ((12, 4), (5,)), ((12, 4), ())])
+def test_a_weight_or_bias_that_does_not_fit(weight, bias):
+    query, memory, *_ = inputs()
+    with pytest.raises(ValueError, match=r"do not fit queries of length 4; they are \(12, 4\) and \(12,\)"):
+        packed_projections(query, memory, mg.zeros(weight), None if bias is None else mg.zeros(bias))
+
+
+def test_gradients_of_gradients_beside_arrays_that_are_no_tensors():
+    query, _, weight, bias = inputs()
+    memory = mg.ones(2, 5, 4, dtype="float64", requires_grad=True)
+    q, kv = packed_projections(query.numpy(), memory, weight, bias)
+    (gradient,) = mg.grad((q.sum() * kv).sum(), memory, create_graph=True)
+    assert mg.grad(gradient.sum(), weight)[0].numpy().any()

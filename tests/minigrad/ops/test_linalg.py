@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from minigrad import Tensor, ops
+from minigrad import Tensor, grad, ops
 from tests.minigrad.ops.factory import Case, make_tests, with_axes
 from tests.support import leaf
 
@@ -110,3 +110,20 @@ def test_a_diagonal_beyond_the_matrix_is_empty_and_one_within_is_a_view():
     for axes in ((0, 0), (0, -2)):
         with pytest.raises(ValueError, match="diagonal: axis1 and axis2 cannot be the same"):
             ops.diagonal(x, 0, *axes)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 2), (2, 1, 1), (1, 1, 1)])
+def test_nothing_times_infinity_is_no_number(sizes):
+    """Also where an operand is a single number, which NumPy's `dot` takes for a factor."""
+    n, k, m = sizes
+    with np.errstate(invalid="ignore"):
+        for x, y in ((0.0, np.inf), (np.inf, 0.0)):
+            assert np.isnan((Tensor(np.full((n, k), x)) @ Tensor(np.full((k, m), y))).numpy()).all()
+
+
+def test_gradients_of_gradients_beside_an_array_that_is_no_tensor():
+    rows, weight = np.ones((2, 3), np.float32), Tensor(np.ones((3, 4), np.float32), requires_grad=True)
+    for y in (rows @ weight, ops.linear(rows, weight.T, None)):
+        (gradient,) = grad((y * y).sum(), weight, create_graph=True)
+        (second,) = grad(gradient.sum(), weight)
+        assert second.tolist() == [[12.0] * 4] * 3
