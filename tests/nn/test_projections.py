@@ -66,6 +66,6 @@ def test_a_weight_or_bias_that_does_not_fit(weight, bias):
 def test_gradients_of_gradients_beside_arrays_that_are_no_tensors():
     query, _, weight, bias = inputs()
     memory = mg.ones(2, 5, 4, dtype="float64", requires_grad=True)
-    q, kv = packed_projections(query.numpy(), memory, weight, bias)
+    q, kv = packed_projections(query.data, memory, weight, bias)
     (gradient,) = mg.grad((q.sum() * kv).sum(), memory, create_graph=True)
     assert mg.grad(gradient.sum(), weight)[0].numpy().any()

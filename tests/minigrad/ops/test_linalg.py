@@ -122,7 +122,7 @@ def test_nothing_times_infinity_is_no_number(sizes):
 
 
 def test_gradients_of_gradients_beside_an_array_that_is_no_tensor():
-    rows, weight = np.ones((2, 3), np.float32), Tensor(np.ones((3, 4), np.float32), requires_grad=True)
+    rows, weight = Tensor(np.ones((2, 3), np.float32)).data, Tensor(np.ones((3, 4), np.float32), requires_grad=True)
     for y in (rows @ weight, ops.linear(rows, weight.T, None)):
         (gradient,) = grad((y * y).sum(), weight, create_graph=True)
         (second,) = grad(gradient.sum(), weight)
