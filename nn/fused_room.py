@@ -7,7 +7,7 @@ heads, which are split and joined within. It is for short sequences: it keeps N_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -166,24 +166,24 @@ def attend(
         for piece, its_p in pieces(start, stop):
             rows = piece.of_queries(query), piece.of_keys(key), piece.of_keys(value)
             masks = piece.of_scores(bias), piece.of_scores(ceiling), piece.of_scores(kept)
-            _mix(*rows, *masks, piece.of_entries(its_p), piece.of_queries(output), scale)
+            _mix(rows, masks, piece.of_entries(its_p), piece.of_queries(output), scale)
 
     if in_one_piece:
-        _mix(query, key, value, bias, ceiling, kept, p[0], output, scale)
+        _mix((query, key, value), (bias, ceiling, kept), p[0], output, scale)
     else:
         divide(query, entries, nanoseconds / max(1, entries), forward)
 
     def go_back(g: Any, d_query: Any, d_key: Any, d_value: Any, d_scores: Any) -> None:
         if in_one_piece:
-            _mix_back(g, query, key, value, kept, p[0], d_query, d_key, d_value, d_scores, scale, False)
+            _mix_back((g, query, key, value), kept, p[0], (d_query, d_key, d_value, d_scores), scale)
             return
 
         def backward(start: int, stop: int) -> None:
             for place, (piece, its_p) in enumerate(pieces(start, stop)):
                 rows = piece.of_queries(g), piece.of_queries(query), piece.of_keys(key), piece.of_keys(value)
-                given = *rows, piece.of_scores(kept), piece.of_entries(its_p)
-                results = piece.of_queries(d_query), piece.of_keys(d_key), piece.of_keys(d_value)
-                _mix_back(*given, *results, piece.of_scores(d_scores), scale, place > 0)
+                of_rows = piece.of_queries(d_query), piece.of_keys(d_key), piece.of_keys(d_value)
+                results = *of_rows, piece.of_scores(d_scores)
+                _mix_back(rows, piece.of_scores(kept), piece.of_entries(its_p), results, scale, place > 0)
 
         for x in (d_key, d_value):
             x[..., blocks[-1][1] :, :] = 0  # of keys that the first piece has not
@@ -192,10 +192,13 @@ def attend(
     return go_back
 
 
-def _mix(
-    query: Any, key: Any, value: Any, bias: Any, ceiling: Any, kept: Any, p: Any, output: Any, scale: float
-) -> None:
-    """Writes the weights, transposed, to p and the values that they mix to output."""
+def _mix(rows: Sequence[Any], masks: Sequence[Any], p: Any, output: Any, scale: float) -> None:
+    """Writes the weights, transposed, to p and the values that they mix to output.
+
+    rows: query, key and value. masks: what is added to scores, what none may be above, and what dropout leaves of the
+    weights, each or None.
+    """
+    (query, key, value), (bias, ceiling, kept) = rows, masks
     library = array_module(query)
     scores = library.matmul(key, _turned(query, scale), out=p)  # (..., N_k, N_q)
     if bias is not None:
@@ -212,21 +215,12 @@ def _mix(
     library.matmul(_transposed(_dropped(weights, kept)), value, out=output)
 
 
-def _mix_back(
-    g: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    kept: Any,
-    p: Any,
-    d_query: Any,
-    d_key: Any,
-    d_value: Any,
-    d_scores: Any,
-    scale: float,
-    adds: bool,
-) -> None:
-    """Writes the gradients by the formulas of `attend`; `adds` those of key and value to what is there."""
+def _mix_back(rows: Sequence[Any], kept: Any, p: Any, results: Sequence[Any], scale: float, adds: bool = False) -> None:
+    """Writes the gradients by the formulas of `attend`; `adds` those of key and value to what is there.
+
+    rows: dO, query, key and value. results: for the gradients of query, key, value and, or None, scores.
+    """
+    (g, query, key, value), (d_query, d_key, d_value, d_scores) = rows, results
     library = array_module(query)
     _product(_dropped(p, kept), g, d_value, adds)
     ds = library.matmul(value, _turned(g, scale if d_scores is None else 1.0))  # (..., N_k, N_q): scale dPᵀ, or dPᵀ
