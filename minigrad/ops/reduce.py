@@ -12,7 +12,8 @@ from minigrad.backend import Array
 from minigrad.dtypes import is_16_bit
 from minigrad.operation import namespace, op
 from minigrad.ops.cumulative import cumprod
-from minigrad.ops.elementwise import abs, astype, constant, isnan, narrowed, sqrt, where, widened
+from minigrad.ops.elementwise import abs, astype, constant, narrowed, sqrt, where, widened
+from minigrad.ops.logic import isnan
 from minigrad.ops.rounding import sign
 from minigrad.ops.shape import broadcast_to, concatenate, reshape, transpose
 from minigrad.scalars import number

@@ -9,7 +9,8 @@ import numpy as np
 from minigrad.bfloat import takes_bfloat16
 from minigrad.dtypes import finfo, is_floating
 from minigrad.operation import namespace, op
-from minigrad.ops.elementwise import divide, isfinite, multiply, narrowed, where, widened
+from minigrad.ops.elementwise import divide, multiply, narrowed, where, widened
+from minigrad.ops.logic import isfinite
 
 # ---- steps: the gradient is 0 everywhere -----------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from minigrad.autocast import in_float32
 from minigrad.backend import Array
 from minigrad.dtypes import is_16_bit
 from minigrad.operation import namespace, op
-from minigrad.ops.elementwise import constant, exp, isfinite, log, where
+from minigrad.ops.elementwise import constant, exp, log, where
+from minigrad.ops.logic import isfinite
 from minigrad.ops.reduce import Axis, max, sum
 from minigrad.ops.shape import squeeze
 

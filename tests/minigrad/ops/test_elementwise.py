@@ -15,7 +15,6 @@ from tests.minigrad.ops.factory import (
     Case,
     binary,
     booleans,
-    integers,
     make_tests,
     nonzero,
     normal,
@@ -24,11 +23,6 @@ from tests.minigrad.ops.factory import (
     unary,
 )
 from tests.support import assert_close, leaf, torch_or_skip
-
-
-def not_finite(rng, shape):
-    return rng.choice([-math.inf, -1.0, 0.0, 2.0, math.inf, math.nan], shape)
-
 
 CASES = [
     # arithmetic
@@ -49,28 +43,6 @@ CASES = [
         "lerp", lambda lib, x, y, w: lib.lerp(x, y, w), THREE, ANY_THREE, numpy=lambda n, x, y, w: x + w * (y - x),
     ),
     Case("lerp", lambda lib, x, y: lib.lerp(x, y, 0.75), TWO, ANY_TWO, numpy=lambda n, x, y: x + 0.75 * (y - x)),
-    # comparison and logic
-    binary("equal", values=integers, torch=lambda t, x, y: x == y, differentiable=False),
-    binary("not_equal", differentiable=False),
-    binary("less", differentiable=False),
-    binary("less_equal", differentiable=False),
-    binary("greater", differentiable=False),
-    binary("greater_equal", differentiable=False),
-    binary("bitwise_and", values=integers, differentiable=False),
-    binary("bitwise_and", values=booleans, differentiable=False),
-    binary("bitwise_or", values=integers, differentiable=False),
-    binary("bitwise_or", values=booleans, differentiable=False),
-    binary("bitwise_xor", values=integers, differentiable=False),
-    binary("bitwise_xor", values=booleans, differentiable=False),
-    unary("invert", values=integers, torch=lambda t, x: ~x, differentiable=False),
-    unary("invert", values=booleans, torch=lambda t, x: ~x, differentiable=False),
-    *[
-        binary(f"logical_{name}", values=values, differentiable=False)
-        for name in ("and", "or", "xor") for values in (booleans, integers, (integers, normal))
-    ],
-    unary("logical_not", values=booleans, differentiable=False),
-    unary("logical_not", values=integers, differentiable=False),
-    *[unary(name, values=not_finite, differentiable=False) for name in ("isnan", "isinf", "isfinite")],
     # choice
     Case("where", lambda lib, c, x, y: lib.where(c, x, y), THREE, ANY_THREE, values=(booleans, normal, normal)),
     Case(
