@@ -231,10 +231,15 @@ def _check(node: Node) -> None:
             f"{node.operation.name}: this part of the graph was freed by an earlier backward; "
             "give that one retain_graph=True to walk it twice"
         )
-    if any([memory.last_write > node.serial for memory in node.memories]):
+    changed = [place for place, memory in enumerate(node.memories) if memory.last_write > node.serial]
+    if changed:
+        tensors = [i for i, x in enumerate(node.inputs) if isinstance(x, (Node, Tensor)) and node.part is None]
+        place, what, shape = changed[0], "value", node.shape
+        if place < len(tensors):
+            what, shape = f"input {tensors[place]}", node.inputs[tensors[place]].shape
         raise RuntimeError(
-            f"{node.operation.name}: an input or the value (of shape {node.shape}) was changed in place after the "
-            "operation, so its gradient would be wrong; change a copy instead, or change it before"
+            f"{node.operation.name}: its {what} (of shape {shape}) was changed in place after the operation, so its "
+            "gradient would be wrong; change a copy instead, or change it before"
         )
 
 

@@ -287,6 +287,9 @@ class Node:
     hooks: Hooks | None
     origin: Any
 
+    def __repr__(self) -> str:
+        return f"<Node of {self.operation.name}, shape {self.shape}>"
+
     def free(self) -> None:
         """Let go of all that the node keeps alive; walking it again is then an error."""
         self.pullbacks = None

@@ -122,9 +122,12 @@ class EncoderLayer(_Layer):
     """
 
     def forward(self, x: Any, mask: Any = None, is_causal: bool = False, need_weights: bool = False) -> Any:
-        """x (B, N, D) to the same shape; is_causal: as in a model of one stack, such as GPT.
+        """x (B, N, D) to the same shape.
 
-        Weights have the path "self_attn".
+        Args:
+            mask: True = may be attended to (PyTorch's masks here say the opposite); broadcasts to (B, H, N, N).
+            is_causal: place i attends to places up to i only, of those that `mask` allows: as in GPT.
+            need_weights: return (output, weights), with the path "self_attn".
         """
         weights: Weights | None = {} if need_weights else None
         x = self._attend("self_attn", x, None, self.norm1, mask, is_causal, weights)

@@ -1,9 +1,9 @@
-"""Layers and what trains them. The public names, nothing else; optimizers are in `nn.optim`."""
+"""Layers and what trains them. The public names, nothing else."""
 
 import minigrad  # before NumPy, whose BLAS reads a setting while it is loaded
 
 # isort: split
-from nn import functional, init
+from nn import functional, init, optim
 from nn.attention import MultiHeadAttention
 from nn.containers import ModuleList, Sequential
 from nn.dropout import Dropout
@@ -33,4 +33,5 @@ __all__ = [
     "functional",
     "functional_call",
     "init",
+    "optim",
 ]

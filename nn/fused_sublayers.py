@@ -42,7 +42,7 @@ def feed_forward_sublayer(
     inputs = x, norm.weight, norm.bias, linear1.weight, linear1.bias, linear2.weight, linear2.bias
     if not _are_alike(inputs) or not x.shape[-1:] == norm.normalized_shape == linear2.weight.shape[:1]:
         return None
-    return fused_residual(inputs, sublayer=FeedForward(activation), norm_first=norm_first, eps=norm.eps)
+    return fused_feed_forward_sublayer(inputs, sublayer=FeedForward(activation), norm_first=norm_first, eps=norm.eps)
 
 
 def attention_sublayer(
@@ -71,7 +71,7 @@ def attention_sublayer(
     if bias is not None:
         return None
     sublayer = Attention(heads, visible, 1.0 / math.sqrt(width // heads))
-    return fused_residual(inputs, sublayer=sublayer, norm_first=norm_first, eps=norm.eps)
+    return fused_attention_sublayer(inputs, sublayer=sublayer, norm_first=norm_first, eps=norm.eps)
 
 
 def _are_plain(norm: Any, *layers: Any) -> bool:
@@ -193,7 +193,7 @@ def _activated(x: Any, activation: str) -> tuple[Any, Pullback]:
 # ---- the norm and the residual connection around them ----------------------------------------------------------------
 
 
-def composed_residual(*inputs: Any, sublayer: Any, norm_first: bool, eps: float) -> Any:
+def composed(*inputs: Any, sublayer: Any, norm_first: bool, eps: float) -> Any:
     """The definition, as a composition of operations."""
     x, weight, bias, *others = inputs
 
@@ -203,8 +203,19 @@ def composed_residual(*inputs: Any, sublayer: Any, norm_first: bool, eps: float)
     return x + sublayer.composed(norm(x), *others) if norm_first else norm(x + sublayer.composed(x, *others))
 
 
-@op(reference=composed_residual)
-def fused_residual(*inputs: Any, sublayer: Any, norm_first: bool, eps: float) -> Any:
+@op(reference=composed)
+def fused_feed_forward_sublayer(*inputs: Any, sublayer: FeedForward, norm_first: bool, eps: float) -> Any:
+    """See `_with_residual`."""
+    return _with_residual(inputs, sublayer, norm_first, eps)
+
+
+@op(reference=composed)
+def fused_attention_sublayer(*inputs: Any, sublayer: Attention, norm_first: bool, eps: float) -> Any:
+    """See `_with_residual`."""
+    return _with_residual(inputs, sublayer, norm_first, eps)
+
+
+def _with_residual(inputs: Sequence[Any], sublayer: Any, norm_first: bool, eps: float) -> tuple[Any, Pullback]:
     """Pre-norm x + sublayer(norm(x), ...), or post-norm norm(x + sublayer(x, ...)): see `models.stack`.
 
     inputs: x (..., D); the norm's weight and bias (D,); and what the sub-layer, one of those above, takes besides x.

@@ -103,9 +103,9 @@ def test_a_saved_leaf_that_is_written_over_is_noticed(write):
     x = leaf([1.0, 2.0])
     y = (x * x).sum()
     write(x)
-    with pytest.raises(RuntimeError, match=r"multiply: an input or the value \(of shape \(2,\)\) was changed in place"):
+    with pytest.raises(RuntimeError, match=r"multiply: its input 0 \(of shape \(2,\)\) was changed in place"):
         y.backward()
-    with pytest.raises(RuntimeError, match="multiply: an input or the value"):
+    with pytest.raises(RuntimeError, match="multiply: its input 0"):
         mg.grad(y, x, create_graph=True)
     assert x.grad is None
     (x * x).sum().backward()  # a new graph uses the new values
@@ -118,7 +118,7 @@ def test_a_saved_constant_that_is_written_over_is_noticed(write):
     x, constant = leaf([1.0, 2.0]), values_of(3, 4)
     y = (x.exp() * constant).sum()
     write(constant)
-    with pytest.raises(RuntimeError, match="multiply: an input or the value"):
+    with pytest.raises(RuntimeError, match=r"multiply: its input 1 \(of shape \(2,\)\)"):
         y.backward()
 
 
@@ -129,7 +129,7 @@ def test_a_saved_result_that_is_written_over_is_noticed(write):
     e = x.exp()
     write(e)
     for y in (e, e * 1.0, e.sum()):
-        with pytest.raises(RuntimeError, match="exp: an input or the value"):
+        with pytest.raises(RuntimeError, match=r"exp: its value \(of shape \(2,\)\)"):
             y.backward(np.ones(y.shape))
 
 
@@ -142,7 +142,7 @@ def test_a_saved_result_among_several_that_is_written_over_is_noticed():
     for place in (0, 1):
         values = with_double(leaf([1.0, 2.0]))
         values[place].detach()[0] = 5.0
-        with pytest.raises(RuntimeError, match="with_double: an input or the value"):
+        with pytest.raises(RuntimeError, match=r"with_double: its value \(of shape \(2,\)\)"):
             values[1 - place].sum().backward()
 
 
@@ -188,7 +188,7 @@ def test_a_condition_that_is_written_over_is_noticed():
     x, mask = leaf([1.0, 2.0]), Tensor([True, False])
     chosen = mg.where(mask, x, 0.0).sum()
     mask[0] = False
-    with pytest.raises(RuntimeError, match="where: an input or the value"):
+    with pytest.raises(RuntimeError, match=r"where: its input 0 \(of shape \(2,\)\)"):
         chosen.backward()
 
 
@@ -355,5 +355,5 @@ def test_a_value_is_not_computed_again_from_what_was_written_over():
     loss = (((x * 2.0) * w) ** 2).sum()
     with mg.no_grad():
         x.copy_([5.0, 6.0])
-    with pytest.raises(RuntimeError, match=r"multiply: an input or the value .* was changed in place"):
+    with pytest.raises(RuntimeError, match=r"multiply: its input 0 .* was changed in place"):
         mg.grad(loss, [w], create_graph=True)

@@ -276,4 +276,4 @@ def test_bad_sizes_and_names_are_told():
 def test_sublayers_are_one_operation_on_a_cpu_alone():
     x = mg.randn(B, N_S, D, requires_grad=True)
     y = EncoderLayer(D, H, D_FF, dropout=0.0)(x)
-    assert (y.node.operation.name == "fused_residual") == (x.device == "cpu")
+    assert (y.node.operation.name == "fused_feed_forward_sublayer") == (x.device == "cpu")
