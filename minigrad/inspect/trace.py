@@ -184,7 +184,8 @@ class Tracer(Watcher):
 def tracing(values: bool = False) -> Iterator[None]:
     """A block, or the run of a decorated function, whose nodes keep where they were made: `tensor.node.origin`.
 
-    It is this thread's. `mg.graph` shows what was kept, and `mg.detect_anomaly` names it.
+    It is this thread's. `mg.graph` shows what was kept, and `mg.detect_anomaly` names it. Inside, a sub-layer of
+    `models.stack` is not one operation, as it often is outside, but has all of its layers'.
 
     Args:
         values: also keep copies of each operation's values, and of the gradients along each edge of the graph when it
