@@ -51,7 +51,8 @@ def profile() -> Iterator[Profile]:
     within it (in a function that `checkpoint` runs again, in a pullback with `create_graph`) is in their lines. So all
     lines add up to the time of the block. The time of an operation that ended in an error is that of what is around it.
 
-    While somebody watches, `models.stack` computes layer after layer instead of a sub-layer at once, so that they are seen.
+    While somebody watches, `models.stack` computes layer after layer instead of a sub-layer at once, so that all are
+    seen.
 
     Forward is an operation's body and its record, backward its pullbacks. Outside operations are Python and data,
     optimizers, hooks, and what a walk does between pullbacks: adding gradients up, copying them to `.grad`. `p.region`
