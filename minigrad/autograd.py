@@ -234,12 +234,11 @@ def _check(node: Node) -> None:
     changed = [place for place, memory in enumerate(node.memories) if memory.last_write > node.serial]
     if changed:
         tensors = [i for i, x in enumerate(node.inputs) if isinstance(x, (Node, Tensor)) and node.part is None]
-        place, what, shape = changed[0], "value", node.shape
-        if place < len(tensors):
-            what, shape = f"input {tensors[place]}", node.inputs[tensors[place]].shape
+        shapes = [node.inputs[i].shape for i in tensors] + [shape for shape, _ in node.parts or [(node.shape, None)]]
+        what = f"input {tensors[changed[0]]}" if changed[0] < len(tensors) else "value"
         raise RuntimeError(
-            f"{node.operation.name}: its {what} (of shape {shape}) was changed in place after the operation, so its "
-            "gradient would be wrong; change a copy instead, or change it before"
+            f"{node.operation.name}: its {what} (of shape {shapes[changed[0]]}) was changed in place after the "
+            "operation, so its gradient would be wrong; change a copy instead, or change it before"
         )
 
 

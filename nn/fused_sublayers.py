@@ -1,12 +1,14 @@
 """A Transformer's sub-layers as one operation each: with what they compute, the norm, and the residual connection.
 
-A step of a small model is mostly the price of operations, of which each of these saves four or five: the same work is
-done on arrays, in the same order, so that no bit differs. They are for arrays on a CPU, with nothing dropped, in the
-usual case that all gradients are wanted. For anything else the doors give None, and `models.stack` calls its layers.
+A step of a small model is mostly the price of operations, of which each of these saves four: the same work is done on
+arrays, in the same order. So values have the same bits, and gradients too, unless x is used elsewhere as well: three
+gradients are then added up in another order. They are for arrays on a CPU, with nothing dropped, in the usual case that
+all gradients are wanted. For anything else the doors give None, and `models.stack` calls its layers.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -37,12 +39,14 @@ def feed_forward_sublayer(
     x: Any, norm: Any, linear1: Any, linear2: Any, activation: str, norm_first: bool
 ) -> Tensor | None:
     """The feed-forward network of x (..., D) as one operation; None where the layers are to do it."""
-    if not _are_plain(norm, linear1, linear2):
+    if activation not in ON_ARRAYS or not _are_plain(norm, linear1, linear2):
         return None
     inputs = x, norm.weight, norm.bias, linear1.weight, linear1.bias, linear2.weight, linear2.bias
-    if not _are_alike(inputs) or not x.shape[-1:] == norm.normalized_shape == linear2.weight.shape[:1]:
+    if not _are_alike(inputs) or not _fit(x, norm, linear2):
         return None
-    return fused_feed_forward_sublayer(inputs, sublayer=FeedForward(activation), norm_first=norm_first, eps=norm.eps)
+    return fused_feed_forward_sublayer(
+        inputs, sublayer=FeedForwardPasses(activation), norm_first=norm_first, eps=norm.eps
+    )
 
 
 def attention_sublayer(
@@ -59,7 +63,7 @@ def attention_sublayer(
     source = x if memory is None else memory
     projections = attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight, attention.out_proj.bias
     inputs = (x, norm.weight, norm.bias, *[memory] * (memory is not None), *projections)
-    if not _are_alike(inputs) or not _fit(x, source, norm, attention):
+    if not _are_alike(inputs) or not _fit(x, norm, attention.out_proj) or not _are_vectors(x, source, attention):
         return None
     (batch, n_q, width), n_k, heads = x.shape, source.shape[1], attention.num_heads
     if chosen_room(x.dtype, width // heads, "cpu", n_q * n_k) != "fused":
@@ -70,12 +74,12 @@ def attention_sublayer(
     visible, bias = read_masks(x, shape, **masks)
     if bias is not None:
         return None
-    sublayer = Attention(heads, visible, 1.0 / math.sqrt(width // heads))
+    sublayer = AttentionPasses(heads, visible, 1.0 / math.sqrt(width // heads))
     return fused_attention_sublayer(inputs, sublayer=sublayer, norm_first=norm_first, eps=norm.eps)
 
 
 def _are_plain(norm: Any, *layers: Any) -> bool:
-    return is_plain(norm, LayerNorm) and all([is_plain(layer, Linear) for layer in layers])
+    return is_plain(norm, LayerNorm) and type(norm.eps) is float and all([is_plain(layer, Linear) for layer in layers])
 
 
 def _are_alike(inputs: Sequence[Any]) -> bool:
@@ -95,20 +99,23 @@ def _are_alike(inputs: Sequence[Any]) -> bool:
     return dtype is not None and dtype.char in "fd"
 
 
-def _fit(x: Tensor, source: Tensor, norm: LayerNorm, attention: MultiHeadAttention) -> bool:
-    width = (attention.d_model,)
-    return (
-        x.ndim == source.ndim == 3
-        and x.shape[0] == source.shape[0]
-        and x.shape[2:] == source.shape[2:] == norm.normalized_shape == width
-        and attention.out_proj.weight.shape[:1] == width
-    )
+def _fit(x: Tensor, norm: Any, last: Linear) -> bool:
+    """Whether the norm and the residual connection are of vectors such as x's."""
+    shape = x.shape[-1:]
+    return shape == norm.normalized_shape == norm.weight.shape == norm.bias.shape == last.weight.shape[:1]
+
+
+def _are_vectors(x: Tensor, source: Tensor, attention: MultiHeadAttention) -> bool:
+    """Whether they are (B, N, D), as attention takes them."""
+    width = attention.d_model
+    fit = x.ndim == source.ndim == 3 and x.shape[0] == source.shape[0] and x.shape[2] == source.shape[2] == width
+    return fit and width % attention.num_heads == 0
 
 
 # ---- what sub-layers compute -----------------------------------------------------------------------------------------
 
 
-class FeedForward(NamedTuple):
+class FeedForwardPasses(NamedTuple):
     """linear2(activation(linear1(x))), of x (..., D), and both layers' weights and biases."""
 
     activation: str
@@ -121,7 +128,7 @@ class FeedForward(NamedTuple):
     def on_arrays(self, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> tuple[Any, Pullback]:
         """The same, and the function that takes its gradient to those of all that is given."""
         hidden, back1 = _linear(x, weight1, bias1)
-        hidden, times_its_slope = _activated(hidden, self.activation)
+        hidden, times_its_slope = ON_ARRAYS[self.activation](hidden)
         y, back2 = _linear(hidden, weight2, bias2)
 
         def pullback(g: Any) -> tuple[Any, ...]:
@@ -131,7 +138,7 @@ class FeedForward(NamedTuple):
         return y, pullback
 
 
-class Attention(NamedTuple):
+class AttentionPasses(NamedTuple):
     """Multi-head attention of x (B, N_q, D) to itself, or to a memory (B, N_k, D) if that is the first of `others`.
 
     Then come the packed weight (3 D, D) and bias (3 D,), and those of the output projection.
@@ -181,13 +188,23 @@ def _linear(x: Any, weight: Any, bias: Any) -> tuple[Any, Pullback]:
     return y, lambda g: [pullback(g) for pullback in pullbacks]
 
 
-def _activated(x: Any, activation: str) -> tuple[Any, Pullback]:
-    """The activation of x, and what multiplies a gradient by its slope. Either may write over what it is given."""
-    if activation == "relu":
-        y = np.maximum(x, zeros_like_row(x, x.shape[-1]), out=x)
-        return y, lambda g: cleared(g, y <= 0)
-    value, slope = gelu_and_slope(x, "tanh" if activation == "gelu_tanh" else "none", with_slope=True)
+def _relu(x: Any) -> tuple[Any, Pullback]:
+    """Written over x."""
+    y = np.maximum(x, zeros_like_row(x, x.shape[-1]), out=x)
+    return y, lambda g: cleared(g, y <= 0)
+
+
+def _gelu(x: Any, approximate: str) -> tuple[Any, Pullback]:
+    """Its gradient is written over the one that is given."""
+    value, slope = gelu_and_slope(x, approximate, with_slope=True)
     return value, lambda g: times_slope(g, slope, out=g)
+
+
+ON_ARRAYS: dict[str, Callable[[Any], tuple[Any, Pullback]]] = {
+    "relu": _relu,
+    "gelu": functools.partial(_gelu, approximate="none"),
+    "gelu_tanh": functools.partial(_gelu, approximate="tanh"),
+}
 
 
 # ---- the norm and the residual connection around them ----------------------------------------------------------------
@@ -204,14 +221,16 @@ def composed(*inputs: Any, sublayer: Any, norm_first: bool, eps: float) -> Any:
 
 
 @op(reference=composed)
-def fused_feed_forward_sublayer(*inputs: Any, sublayer: FeedForward, norm_first: bool, eps: float) -> Any:
-    """See `_with_residual`."""
+def fused_feed_forward_sublayer(*inputs: Any, sublayer: FeedForwardPasses, norm_first: bool, eps: float) -> Any:
+    """See `_with_residual`. The inputs are x, the norm's weight and bias, and those of both layers."""
     return _with_residual(inputs, sublayer, norm_first, eps)
 
 
 @op(reference=composed)
-def fused_attention_sublayer(*inputs: Any, sublayer: Attention, norm_first: bool, eps: float) -> Any:
-    """See `_with_residual`."""
+def fused_attention_sublayer(*inputs: Any, sublayer: AttentionPasses, norm_first: bool, eps: float) -> Any:
+    """See `_with_residual`. The inputs are x, the norm's weight and bias, the memory if there is one, then the packed
+    weight and bias, and the output projection's.
+    """
     return _with_residual(inputs, sublayer, norm_first, eps)
 
 

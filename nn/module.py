@@ -329,5 +329,8 @@ M = TypeVar("M", bound=Module)
 
 
 def is_plain(module: Any, kind: type[M]) -> TypeGuard[M]:
-    """Whether it does what this kind does: it is of no subclass, and nobody has put another `forward` into it."""
+    """Whether it does what this kind does: it is of no subclass, and nobody has put another `forward` into it.
+
+    A `forward` that was exchanged in the class itself is not noticed.
+    """
     return type(module) is kind and "forward" not in vars(module)

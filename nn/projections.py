@@ -18,13 +18,15 @@ def packed_projections(query: Any, memory: Any, weight: Any, bias: Any) -> Any:
     """Two `linear`: of query (B, N_q, D), to as many; and of memory (B, N_k, D), each key followed by its value.
 
     weight (3 D, D) and bias (3 D,), or None, are those of query, key and value below one another. Their gradients are
-    written as a whole, where those of views would be added up in arrays of zeros.
+    written as a whole, where those of views would be added up in arrays of zeros. Raises ValueError that names shapes
+    which do not fit.
     """
     width = query.shape[-1]
-    if weight.shape != (3 * width, width) or (bias is not None and bias.shape != (3 * width,)):
+    shape_of_bias = None if bias is None else bias.shape
+    if (memory.shape[-1], weight.shape) != (width, (3 * width, width)) or shape_of_bias not in (None, (3 * width,)):
         raise ValueError(
-            f"packed_projections: weight {weight.shape} and bias {None if bias is None else bias.shape} do not fit "
-            f"queries of length {width}; they are {(3 * width, width)} and {(3 * width,)}"
+            f"packed_projections: memory {memory.shape}, weight {weight.shape} and bias {shape_of_bias} do not fit "
+            f"queries of length {width}; they are (..., {width}), {(3 * width, width)} and {(3 * width,)}"
         )
     of_query, of_memory = weight[:width], weight[width:]
     bias_of_query, bias_of_memory = (None, None) if bias is None else (bias[:width], bias[width:])

@@ -1,6 +1,7 @@
-"""Operations on each element: arithmetic, comparison, choice, functions of one variable, and what changes only form.
+"""Operations on each element: arithmetic, choice, functions of one variable, and what changes only form.
 
-Rounding and limits are in `minigrad.ops.rounding`, the activations of layers in `minigrad.ops.activations`.
+Comparison is in `minigrad.ops.logic`, rounding and limits in `minigrad.ops.rounding`, the activations of layers in
+`minigrad.ops.activations`.
 """
 
 from __future__ import annotations

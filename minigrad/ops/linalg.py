@@ -79,7 +79,7 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
 def affine(x: Any, weight: Any, bias: Any) -> Any:
     """The value of `linear`, of arrays that fit."""
     rows = as_rows(x)
-    alike = bias is None or bias.dtype is x.dtype
+    alike = bias is None or (type(bias) is np.ndarray and bias.dtype is x.dtype)
     if not alike or not _are_for_blas(rows, weight):
         value = product(x, swapaxes(weight, 0, 1))
         return value if bias is None else value + bias
@@ -89,7 +89,7 @@ def affine(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def sum_of_all_rows(rows: Any) -> Any:
-    """(n, m) to (m,): of 16 bits, and on a GPU, by the operation."""
+    """(n, m) to (m,): `sum_of_rows` where BLAS can, else the operation."""
     return sum_of_rows(rows) if type(rows) is np.ndarray and not is_16_bit(rows.dtype) else sum(rows, axis=0)
 
 

@@ -139,6 +139,15 @@ def test_a_saved_result_among_several_that_is_written_over_is_noticed():
         e = mg.namespace(x).exp(x)
         return (e, e * 2.0), lambda g: (g[0] + 2.0 * g[1]) * e
 
+    @mg.op
+    def parted(x):
+        e = mg.namespace(x).exp(x)
+        return (e.sum(), e * 2.0), lambda g: g[0] * e + 2.0 * g[1] * e
+
+    values = parted(leaf([1.0, 2.0]))
+    values[1].detach()[0] = 5.0
+    with pytest.raises(RuntimeError, match=r"parted: its value \(of shape \(2,\)\)"):
+        values[0].backward()
     for place in (0, 1):
         values = with_double(leaf([1.0, 2.0]))
         values[place].detach()[0] = 5.0

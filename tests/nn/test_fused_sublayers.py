@@ -11,12 +11,14 @@ import nn.functional as F
 from minigrad import dividing
 from models import DecoderLayer, EncoderLayer, stack
 from nn.feed_forward import ACTIVATIONS
-from nn.fused_sublayers import FeedForward, attention_sublayer, feed_forward_sublayer, fused_feed_forward_sublayer
+from nn.fused_sublayers import FeedForwardPasses, attention_sublayer, feed_forward_sublayer, fused_feed_forward_sublayer
 from tests.nn.comparison import draw
+from tests.support import assert_close
 
 pytestmark = pytest.mark.cpu_only(reason="on a GPU sub-layers are compositions")
 
 B, N, N_K, D, H, D_FF = 2, 5, 7, 8, 2, 12
+ALL = ["attention", "attention", "feed_forward"]
 
 
 @pytest.fixture
@@ -100,10 +102,11 @@ def test_the_same_bits_as_layer_after_layer(norm_first, activation, masks, dtype
 
 @pytest.mark.parametrize("sizes", [(0, 7, 2), (5, 7, 0), (1, 1, 1), (150, 200, 40)])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_same_bits_at_any_size_and_number_of_threads(sizes, threads, never, monkeypatch):
+def test_the_same_bits_at_any_size_and_number_of_threads(sizes, threads, taken, never, monkeypatch):
     monkeypatch.setattr(dividing, "_count", threads)
     layer, inputs = decoder_layer(norm_first=True, activation="gelu"), vectors("float32", *sizes)
     fused = value_and_gradients(layer, inputs, is_causal=True)
+    assert taken() == ALL
     never()
     assert_same_bits(fused, value_and_gradients(layer, inputs, is_causal=True))
 
@@ -129,17 +132,18 @@ def test_an_encoder_layer_that_is_causal_sees_nothing_after_itself(taken):
     assert taken() == ["attention", "feed_forward"] * 4
 
 
-def test_inputs_stay_as_they_are():
+def test_inputs_stay_as_they_are(taken):
     for norm_first in (False, True):
         layer, inputs = decoder_layer(norm_first=norm_first), vectors()
         everything = [*inputs, *layer.parameters()]
         before = [x.numpy().copy() for x in everything]
         value_and_gradients(layer, inputs)
+        assert taken() == ALL
         for x, former in zip(everything, before, strict=True):
             np.testing.assert_array_equal(x.numpy(), former)
 
 
-def test_a_hidden_number_that_is_off_hides_what_is_not_finite_behind_it():
+def test_a_hidden_number_that_is_off_hides_what_is_not_finite_behind_it(taken):
     layer, (x, _) = EncoderLayer(D, H, D_FF, dropout=0.0, norm_first=True), vectors()
     with mg.no_grad():
         layer.linear1.bias[0], layer.linear1.weight[0] = -1.0, 0.0
@@ -147,7 +151,7 @@ def test_a_hidden_number_that_is_off_hides_what_is_not_finite_behind_it():
     with np.errstate(over="ignore", invalid="ignore"):
         y = layer(x)
         y.backward(mg.full_like(y, 1e10))
-    assert np.isfinite(x.grad.numpy()).all()
+    assert taken() == ALL[1:] and np.isfinite(x.grad.numpy()).all()
 
 
 def test_a_write_to_what_was_read_is_noticed():
@@ -155,9 +159,7 @@ def test_a_write_to_what_was_read_is_noticed():
     loss = layer(x, memory).sum()
     with mg.no_grad():
         layer.linear2.weight.mul_(2)
-    with pytest.raises(
-        RuntimeError, match=r"^fused_feed_forward_sublayer: its input 5 \(of shape \(8, 12\)\)"
-    ):
+    with pytest.raises(RuntimeError, match=r"^fused_feed_forward_sublayer: its input 5 \(of shape \(8, 12\)\)"):
         loss.backward()
 
 
@@ -198,11 +200,12 @@ def frozen(layer):
     layer.requires_grad_(False)
 
 
-ALL = ["attention", "attention", "feed_forward"]
 CHANGES = {
     "nothing": (lambda layer: None, ALL),
     "evaluation": (evaluated, ALL),
     "frozen": (frozen, []),
+    "a frozen bias": (lambda layer: setattr(layer.linear1.bias, "requires_grad", False), ALL[:2]),
+    "an eps that is no float": (exchanged("norm1.eps", 1), ALL[1:]),
     "first layer": (exchanged("linear1", Scaled(D, D_FF)), ALL[:2]),
     "last layer": (exchanged("linear2", Scaled(D_FF, D)), ALL[:2]),
     "output projection": (exchanged("self_attn.out_proj", Scaled(D, D)), ALL[1:]),
@@ -236,6 +239,8 @@ def test_they_are_taken_of_plain_parts_that_all_want_gradients(change, expected,
             r"linear: x of shape .*8\) and weight of shape \(12, 7\) do not fit",
         ),
         (exchanged("linear2", nn.Linear(7, D)), r"linear: x of shape .*12\) and weight of shape \(8, 7\) do not fit"),
+        (exchanged("norm2.weight", nn.Parameter(mg.ones(4))), r"layer_norm: weight has the shape \(4,\)"),
+        (exchanged("norm3.bias", nn.Parameter(mg.ones(2, 4))), r"layer_norm: bias has the shape \(2, 4\)"),
         (exchanged("norm2", nn.LayerNorm(7)), r"layer_norm: x of shape .*8\) does not end in normalized_shape \(7,\)"),
     ],
 )
@@ -256,6 +261,28 @@ def test_a_single_output_is_added_to_all(path, taken, never):
     assert_same_bits(found, value_and_gradients(layer, inputs))
 
 
+def test_an_activation_that_is_added(monkeypatch, taken, never):
+    monkeypatch.setitem(ACTIVATIONS, "silu", F.silu)
+    layer, inputs = decoder_layer(activation="silu"), vectors()
+    found = value_and_gradients(layer, inputs)
+    assert taken() == ALL[:2]
+    never()
+    assert_same_bits(found, value_and_gradients(layer, inputs))
+
+
+def test_gradients_of_what_is_used_elsewhere_too_are_the_same_but_for_rounding(taken, never):
+    layer, (x, memory) = decoder_layer(), vectors()
+
+    def gradients():
+        return mg.grad((layer(x, memory) * (x + 1)).sum(), [x, memory])
+
+    fused = gradients()
+    assert taken() == ALL
+    never()
+    for mine, its in zip(fused, gradients(), strict=True):
+        assert_close(mine, its, 1e-6)
+
+
 def test_a_memory_of_another_length(taken):
     layer, (x, memory) = decoder_layer(), vectors()
     layer.multihead_attn = nn.MultiHeadAttention(D, H, kdim=6, vdim=6)
@@ -266,9 +293,11 @@ def test_a_memory_of_another_length(taken):
 def test_a_subclass_does_as_it_says(taken):
     mg.manual_seed(0)
     layer = Doubling(D, H, D_FF, dropout=0.0, norm_first=True)
+    plain = DecoderLayer(D, H, D_FF, dropout=0.0, norm_first=True)
+    plain.load_state_dict(layer.state_dict())
     x, memory = vectors()
-    assert (layer(x, memory) != layer._attend("self_attn", x, None, layer.norm1, None, False, None)).any()
-    assert taken() == []
+    assert (layer(x, memory) != plain(x, memory)).all()
+    assert taken() == ALL
 
 
 def test_they_are_not_taken_of_16_bits(taken):
@@ -326,6 +355,6 @@ def test_what_does_not_fit_is_said_by_the_layers():
 def test_called_with_arrays_it_is_the_value():
     layer, (x, _) = EncoderLayer(D, H, D_FF, dropout=0.0), vectors()
     inputs = [x, *layer.norm2.parameters(), *layer.linear1.parameters(), *layer.linear2.parameters()]
-    how = {"sublayer": FeedForward("relu"), "norm_first": False, "eps": 1e-5}
+    how = {"sublayer": FeedForwardPasses("relu"), "norm_first": False, "eps": 1e-5}
     value = fused_feed_forward_sublayer([x.numpy() for x in inputs], **how)
     np.testing.assert_array_equal(value, fused_feed_forward_sublayer(inputs, **how).numpy())

@@ -59,8 +59,14 @@ def test_autocast_casts_it():
 @pytest.mark.parametrize(("weight", "bias"), [((12, 5), None), ((8, 4), None), ((12, 4), (5,)), ((12, 4), ())])
 def test_a_weight_or_bias_that_does_not_fit(weight, bias):
     query, memory, *_ = inputs()
-    with pytest.raises(ValueError, match=r"do not fit queries of length 4; they are \(12, 4\) and \(12,\)"):
+    with pytest.raises(ValueError, match=r"do not fit queries of length 4; they are \(.*, 4\), \(12, 4\) and \(12,\)"):
         packed_projections(query, memory, mg.zeros(weight), None if bias is None else mg.zeros(bias))
+
+
+def test_a_memory_that_does_not_fit():
+    query, _, weight, bias = inputs()
+    with pytest.raises(ValueError, match=r"memory \(2, 5, 6\), .* do not fit queries of length 4"):
+        packed_projections(query, mg.zeros(2, 5, 6), weight, bias)
 
 
 def test_gradients_of_gradients_beside_arrays_that_are_no_tensors():

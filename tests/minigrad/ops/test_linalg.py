@@ -127,3 +127,6 @@ def test_gradients_of_gradients_beside_an_array_that_is_no_tensor():
         (gradient,) = grad((y * y).sum(), weight, create_graph=True)
         (second,) = grad(gradient.sum(), weight)
         assert second.tolist() == [[12.0] * 4] * 3
+    bias = Tensor(np.ones(2, np.float32), requires_grad=True)
+    (gradient,) = grad((ops.linear(rows, rows, bias) ** 2).sum(), bias, create_graph=True)
+    assert grad(gradient.sum(), bias)[0].tolist() == [4.0] * 2
