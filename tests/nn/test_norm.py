@@ -14,6 +14,23 @@ def test_rows_come_out_with_mean_0_and_variance_1():
     assert y.dtype == np.float32
 
 
+@pytest.mark.parametrize("n", [64, 257, 4096])
+@pytest.mark.parametrize("middle", [7.3, 1000.0])
+def test_rows_far_from_0(n, middle):
+    """The mean of a long row, added up in float32, is off by more than what is left of rows that hardly vary.
+
+    On a CPU that is subtracted too; else 1000 is known to 6e-5 only, and the norm multiplies what is off by up to 300.
+    """
+    constant = np.full((3, n), middle, np.float32)
+    exact = n > 256 and mg.Tensor(constant).device == "cpu"
+    size = np.sqrt(3 * n)
+    assert_close(nn.LayerNorm(n)(mg.Tensor(constant)), np.zeros((3, n)), 1e-5 if exact else 2e-2, least=size)
+    x = constant + np.random.default_rng(0).standard_normal((3, n)).astype(np.float32)
+    away = x.astype(np.float64) - x.mean(axis=1, keepdims=True, dtype=np.float64)
+    expected = away / np.sqrt((away**2).mean(axis=1, keepdims=True) + 1e-5)
+    assert_close(nn.LayerNorm(n)(mg.Tensor(x)), expected, 1e-6 if exact else 3e-4)
+
+
 def test_root_mean_squares_come_out_as_1():
     y = nn.RMSNorm(4, eps=0.5)(mg.Tensor([[1.0, -2.0, 3.0, 6.0]]))
     assert_close(y, np.array([[1.0, -2.0, 3.0, 6.0]]) / np.sqrt(12.5 + 0.5), 1e-6)
