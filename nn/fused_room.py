@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,20 @@ LEAST_TOTAL = 1e-30  # of a query's exponentials: less than any that sees a key
 # ---- the operations --------------------------------------------------------------------------------------------------
 
 
+class How(NamedTuple):
+    """How heads attend.
+
+    Attributes:
+        visible: which keys each query may attend to; None for all.
+        scale: what scores are multiplied by.
+        bias_gradient: whether the bias's gradient is wanted.
+    """
+
+    visible: Visible | None
+    scale: float
+    bias_gradient: bool = False
+
+
 def composed_attention(
     query: Any,
     key: Any,
@@ -37,12 +51,10 @@ def composed_attention(
     bias: Any,
     kept: Any,
     *,
-    visible: Visible | None,
-    scale: float,
-    bias_gradient: bool,
+    how: How,
 ) -> Any:
     """The same in the plain room: from it come gradients of gradients."""
-    return plain_attention(query, key, value, bias, visible, kept, scale=scale)
+    return plain_attention(query, key, value, bias, how.visible, kept, scale=how.scale)
 
 
 @op(reference=composed_attention, exempt=["kept"], optional=["bias", "kept"])
@@ -53,21 +65,19 @@ def fused_attention(
     bias: Any,
     kept: Any,
     *,
-    visible: Visible | None,
-    scale: float,
-    bias_gradient: bool,
+    how: How,
 ) -> Any:
-    """`plain_attention` as one operation, by the passes of `attend`. bias_gradient: whether the bias's is wanted.
+    """`plain_attention` as one operation, by the passes of `attend`.
 
     Results have the inputs' order in memory: heads that were split off without a copy are joined again without one.
     """
     library = array_module(query)
     output = library.empty_like(query, shape=(*query.shape[:-1], value.shape[-1]))  # (..., N_q, E)
-    go_back = attend(query, key, value, bias, visible, kept, output, scale)
+    go_back = attend(query, key, value, bias, kept, output, how)
 
     def pullback(g: Any) -> tuple[Any, ...]:
         gradients = [library.empty_like(x) for x in (query, key, value)]
-        d_bias = _array_of_scores(query, key) if bias_gradient else None
+        d_bias = _array_of_scores(query, key) if how.bias_gradient else None
         go_back(g, *gradients, d_bias)
         return *gradients, d_bias, None
 
@@ -82,13 +92,11 @@ def composed_multi_head_attention(
     kept: Any,
     *,
     heads: int,
-    visible: Visible | None,
-    scale: float,
-    bias_gradient: bool,
+    how: How,
 ) -> Any:
     """The same with an operation for each step: from it come gradients of gradients."""
     q, k, v = heads_of_projections(query, key, value, heads=heads, split=split_heads)
-    return join_heads([plain_attention(q, k, v, bias, visible, kept, scale=scale)])
+    return join_heads([plain_attention(q, k, v, bias, how.visible, kept, scale=how.scale)])
 
 
 @op(reference=composed_multi_head_attention, exempt=["kept"], optional=["key", "value", "bias", "kept"])
@@ -100,9 +108,7 @@ def fused_multi_head_attention(
     kept: Any,
     *,
     heads: int,
-    visible: Visible | None,
-    scale: float,
-    bias_gradient: bool,
+    how: How,
 ) -> Any:
     """`fused_attention` of the heads of projections, as `heads_of_projections` has them, joined again: (B, N_q, D).
 
@@ -112,12 +118,12 @@ def fused_multi_head_attention(
     q, k, v = heads_of_projections(query, key, value, heads=heads, split=views_of_heads)
     output = library.empty((*query.shape[:2], heads * v.shape[-1]), query.dtype)
     (mixed,) = views_of_heads(output, heads=heads)
-    go_back = attend(q, k, v, bias, visible, kept, mixed, scale)
+    go_back = attend(q, k, v, bias, kept, mixed, how)
 
     def pullback(g: Any) -> tuple[Any, ...]:
         gradients = [None if x is None else library.empty(x.shape, x.dtype) for x in (query, key, value)]
         d_heads = heads_of_projections(*gradients, heads=heads, split=views_of_heads)
-        d_bias = _array_of_scores(q, k) if bias_gradient else None
+        d_bias = _array_of_scores(q, k) if how.bias_gradient else None
         go_back(*views_of_heads(g, heads=heads), *d_heads, d_bias)
         return *gradients, d_bias, None
 
@@ -132,9 +138,7 @@ def _array_of_scores(query: Any, key: Any) -> Any:
 # ---- its passes ------------------------------------------------------------------------------------------------------
 
 
-def attend(
-    query: Any, key: Any, value: Any, bias: Any, visible: Visible | None, kept: Any, output: Any, scale: float
-) -> Callable[..., None]:
+def attend(query: Any, key: Any, value: Any, bias: Any, kept: Any, output: Any, how: How) -> Callable[..., None]:
     """Writes what `plain_attention` gives to `output` (..., N_q, E), and returns the function for the way back.
 
     It keeps its inputs and the weights P, transposed, (..., N_k, N_q), in blocks of queries: what each query subtracts
@@ -146,7 +150,7 @@ def attend(
 
     (rowsum(dO ∘ O) is the same in fewer steps, but where one weight is nearly 1 its rounding errors do not cancel.)
     """
-    library, leading = array_module(query), query.shape[:-2]
+    library, leading, visible, scale = array_module(query), query.shape[:-2], how.visible, how.scale
     n_q, n_k = query.shape[-2], key.shape[-2]
     blocks = _blocks(visible, n_q, n_k)
     sizes = [(end, queries.stop - queries.start) for queries, end in blocks]

@@ -22,9 +22,9 @@ from minigrad.sums import zeros_like_row
 from nn.attention import MultiHeadAttention
 from nn.feed_forward import ACTIVATIONS
 from nn.fused import fused_layer_norm, gelu_and_slope, normed, times_slope
-from nn.fused_room import fused_multi_head_attention
+from nn.fused_room import How, fused_multi_head_attention
 from nn.linear import Linear
-from nn.masks import Visible, check_masks, read_masks
+from nn.masks import check_masks, read_masks
 from nn.module import is_plain
 from nn.norm import LayerNorm
 from nn.projections import packed_projections
@@ -74,7 +74,7 @@ def attention_sublayer(
     visible, bias = read_masks(x, shape, **masks)
     if bias is not None:
         return None
-    sublayer = AttentionPasses(heads, visible, 1.0 / math.sqrt(width // heads))
+    sublayer = AttentionPasses(heads, How(visible, 1.0 / math.sqrt(width // heads)))
     return fused_attention_sublayer(inputs, sublayer=sublayer, norm_first=norm_first, eps=norm.eps)
 
 
@@ -145,21 +145,20 @@ class AttentionPasses(NamedTuple):
     """
 
     heads: int
-    visible: Visible | None
-    scale: float
+    how: How
 
     def composed(self, x: Any, *others: Any) -> Any:
         """The definition, as a composition of operations."""
         *memory, weight, bias, out_weight, out_bias = others
         projections = packed_projections(x, *memory, weight, bias) if memory else (ops.linear(x, weight, bias), None)
-        mixed = fused_multi_head_attention(*projections, None, None, None, **self._asdict(), bias_gradient=False)
+        mixed = fused_multi_head_attention(*projections, None, None, None, heads=self.heads, how=self.how)
         return ops.linear(mixed, out_weight, out_bias)
 
     def on_arrays(self, x: Any, *others: Any) -> tuple[Any, Pullback]:
         """The same, and the function that takes its gradient to those of all that is given."""
         *memory, weight, bias, out_weight, out_bias = others
         projections, back_to_inputs = _projections(x, memory, weight, bias)
-        mixed, back_to_projections = _attend(*projections, None, None, None, **self._asdict(), bias_gradient=False)
+        mixed, back_to_projections = _attend(*projections, None, None, None, heads=self.heads, how=self.how)
         y, back_to_mixed = _linear(mixed, out_weight, out_bias)
 
         def pullback(g: Any) -> tuple[Any, ...]:

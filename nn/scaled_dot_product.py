@@ -20,7 +20,7 @@ from minigrad.promotion import result_type
 from minigrad.random import next_key
 from minigrad.scalars import number
 from nn.common import FLOAT32, array_of, as_dtype, dropout_mask, on_its_device, probability, repeated_heads, wide
-from nn.fused_room import fused_attention, fused_multi_head_attention
+from nn.fused_room import How, fused_attention, fused_multi_head_attention
 from nn.heads import heads_of_projections, join_heads, split_heads
 from nn.kernel_room import attention_by_kernels
 from nn.masks import check_masks, read_masks, wants_gradient
@@ -93,8 +93,8 @@ def scaled_dot_product_attention(
     visible, bias, kept = _read(query, shape, dropout_p, **masks)
     if room == "plain":
         return narrowed(plain_attention(query, key, value, bias, visible, kept, scale=scale), dtype)
-    how = {"visible": visible, "scale": scale, "bias_gradient": wants_gradient(bias)}
-    return narrowed(fused_attention(query, key, value, bias, kept, **how), dtype)
+    how = How(visible, scale, wants_gradient(bias))
+    return narrowed(fused_attention(query, key, value, bias, kept, how=how), dtype)
 
 
 @in_16_bits(exempt=["attn_mask"])
@@ -125,8 +125,8 @@ def multi_head_attention(
     check_masks(query, shape, **masks)
     query, key, value = [as_dtype(x, wide(dtype)) for x in (query, key, value)]
     visible, bias, kept = _read(query, shape, dropout_p, **masks)
-    how = {"visible": visible, "scale": _scale(None, features), "bias_gradient": wants_gradient(bias)}
-    return narrowed(fused_multi_head_attention(query, key, value, bias, kept, heads=heads, **how), dtype)
+    how = How(visible, _scale(None, features), wants_gradient(bias))
+    return narrowed(fused_multi_head_attention(query, key, value, bias, kept, heads=heads, how=how), dtype)
 
 
 @in_16_bits(exempt=["attn_mask"])
