@@ -44,29 +44,13 @@ class How(NamedTuple):
     bias_gradient: bool = False
 
 
-def composed_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any,
-    kept: Any,
-    *,
-    how: How,
-) -> Any:
+def composed_attention(query: Any, key: Any, value: Any, bias: Any, kept: Any, *, how: How) -> Any:
     """The same in the plain room: from it come gradients of gradients."""
     return plain_attention(query, key, value, bias, how.visible, kept, scale=how.scale)
 
 
 @op(reference=composed_attention, exempt=["kept"], optional=["bias", "kept"])
-def fused_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any,
-    kept: Any,
-    *,
-    how: How,
-) -> Any:
+def fused_attention(query: Any, key: Any, value: Any, bias: Any, kept: Any, *, how: How) -> Any:
     """`plain_attention` as one operation, by the passes of `attend`.
 
     Results have the inputs' order in memory: heads that were split off without a copy are joined again without one.
@@ -85,14 +69,7 @@ def fused_attention(
 
 
 def composed_multi_head_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any,
-    kept: Any,
-    *,
-    heads: int,
-    how: How,
+    query: Any, key: Any, value: Any, bias: Any, kept: Any, *, heads: int, how: How
 ) -> Any:
     """The same with an operation for each step: from it come gradients of gradients."""
     q, k, v = heads_of_projections(query, key, value, heads=heads, split=split_heads)
@@ -100,16 +77,7 @@ def composed_multi_head_attention(
 
 
 @op(reference=composed_multi_head_attention, exempt=["kept"], optional=["key", "value", "bias", "kept"])
-def fused_multi_head_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any,
-    kept: Any,
-    *,
-    heads: int,
-    how: How,
-) -> Any:
+def fused_multi_head_attention(query: Any, key: Any, value: Any, bias: Any, kept: Any, *, heads: int, how: How) -> Any:
     """`fused_attention` of the heads of projections, as `heads_of_projections` has them, joined again: (B, N_q, D).
 
     The gradients of heads are written to their places in those of the projections.
