@@ -37,7 +37,7 @@ def test_a_small_causal_mask_is_made_once_for_all_calls():
 
     def mask_of(**options):
         with F.attention_room("fused"):
-            return F.scaled_dot_product_attention(x, x, x, is_causal=True, **options).node.options["visible"]
+            return F.scaled_dot_product_attention(x, x, x, is_causal=True, **options).node.options["how"].visible
 
     kept = mask_of()
     assert kept is mask_of() and kept is not mask_of(causal_offset=1)
@@ -48,8 +48,8 @@ def test_a_small_causal_mask_is_made_once_for_all_calls():
     with pytest.raises(ValueError, match="read-only"):
         kept.array[0, 1] = True
     large = mg.zeros(1, 300, 4, requires_grad=True)
-    masks = [F.scaled_dot_product_attention(large, large, large, is_causal=True).node.options["visible"] for _ in "ab"]
-    assert masks[0] is not masks[1]
+    outputs = [F.scaled_dot_product_attention(large, large, large, is_causal=True) for _ in "ab"]
+    assert outputs[0].node.options["how"].visible is not outputs[1].node.options["how"].visible
 
 
 def test_padding_mask_refuses_other_shapes():
