@@ -103,21 +103,37 @@ def fused_rms_norm(x: Any, weight: Any, *, axes: int, eps: float) -> Any:
 
 
 def normed(x: Any, weight: Any, bias: Any, axes: int, eps: float, *, centred: bool) -> tuple[Any, Any]:
-    """(value, pullback) of rows a, which are those of x, less their means if `centred`: y = a r w + b, r = 1 / rms a.
-
-    With ĝ = g w: ∂x = r (ĝ - mean ĝ) - a r³ mean(ĝ a), without mean ĝ if not centred; ∂w = Σ r g a and ∂b = Σ g, over
-    the rows. Sums, and the matrix of all r w, are products by BLAS, NumPy's fastest way. A matrix beside a number for
-    each row is its slowest: so these are written into a matrix first.
-    """
-    library, shape, affine = array_module(x), x.shape, x.shape[-axes:]
+    """`normed_rows` over so many last axes of x, which are those of weight and bias."""
+    if x.ndim == 2 and axes == 1 and x.size:
+        return normed_rows(x, weight, bias, eps, centred=centred)
+    shape, affine = x.shape, x.shape[-axes:]
     n = math.prod(affine)
+    rows = x.size // (n or 1), n  # of length 0 there are none
+    w, b = [None if values is None else values.reshape(-1) for values in (weight, bias)]
+    y, pullback_of_rows = normed_rows(x.reshape(rows), w, b, eps, centred=centred)
+
+    def pullback(g: Any) -> tuple[Any, Any, Any]:
+        d_x, d_w, d_b = pullback_of_rows(g.reshape(rows))
+        if axes > 1:  # a view would be copied once more before it becomes a leaf's gradient
+            d_w, d_b = [None if d is None else d.reshape(affine) for d in (d_w, d_b)]
+        return d_x.reshape(shape), d_w, d_b
+
+    return y.reshape(shape), pullback
+
+
+def normed_rows(x: Any, weight: Any, bias: Any, eps: float, *, centred: bool) -> tuple[Any, Any]:
+    """(value, pullback) of rows a, which are those of x (m, n), less their means if `centred`: y = a r w + b.
+
+    weight and bias are (n,) or None; r = 1 / rms a. With ĝ = g w: ∂x = r (ĝ - mean ĝ) - a r³ mean(ĝ a), without
+    mean ĝ if not centred; ∂w = Σ r g a and ∂b = Σ g, over the rows. Sums, and the matrix of all r w, are products by
+    BLAS, NumPy's fastest way. A matrix beside a number for each row is its slowest: so these are written into a matrix
+    first.
+    """
+    library, n = array_module(x), x.shape[1]
     count = n or 1
-    m = x.size // count
-    x = x.reshape(m, n)
-    w = ones_like_row(x, n) if weight is None else weight.reshape(n)
-    b = None if bias is None else bias.reshape(n)
-    y, inverse = library.empty(shape, x.dtype), library.empty(m, x.dtype)  # inverse: r
-    away = library.empty((m, n), x.dtype) if centred else x  # a
+    w = ones_like_row(x, n) if weight is None else weight
+    y, inverse = library.empty(x.shape, x.dtype), library.empty(len(x), x.dtype)  # inverse: r
+    away = library.empty(x.shape, x.dtype) if centred else x  # a
 
     def forward(x: Any, away: Any, inverse: Any, y: Any) -> None:
         if centred:
@@ -131,14 +147,14 @@ def normed(x: Any, weight: Any, bias: Any, axes: int, eps: float, *, centred: bo
         library.divide(math.sqrt(count), root, out=inverse)
         _outer(inverse, w, out=y)
         y *= away
-        if b is not None:
-            y += b
+        if bias is not None:
+            y += bias
 
-    _in_parts(forward, NS_OF_A_NORM * n, x, away, inverse, y.reshape(m, n))
+    _in_parts(forward, NS_OF_A_NORM * n, x, away, inverse, y)
     has_weight, has_bias = weight is not None, bias is not None
 
     def pullback(g: Any) -> tuple[Any, Any, Any]:
-        d_x, w_of_mean = library.empty(shape, g.dtype), w * (1.0 / count)
+        d_x, w_of_mean = library.empty(g.shape, g.dtype), w * (1.0 / count)
 
         def backward(g: Any, away: Any, inverse: Any, d_x: Any) -> tuple[Any, Any]:
             product = g * away
@@ -159,12 +175,9 @@ def normed(x: Any, weight: Any, bias: Any, axes: int, eps: float, *, centred: bo
             d_x -= product
             return d_w, d_b
 
-        parts = _in_parts(backward, NS_OF_A_NORM * n, g.reshape(m, n), away, inverse, d_x.reshape(m, n))
-        d_w, d_b = parts[0]
-        for more_w, more_b in parts[1:]:
+        (d_w, d_b), *more = _in_parts(backward, NS_OF_A_NORM * n, g, away, inverse, d_x)
+        for more_w, more_b in more:
             d_w, d_b = d_w + more_w if has_weight else None, d_b + more_b if has_bias else None
-        if axes > 1:  # a view would be copied once more before it becomes a leaf's gradient
-            d_w, d_b = [None if d is None else d.reshape(affine) for d in (d_w, d_b)]
         return d_x, d_w, d_b
 
     return y, pullback

@@ -18,10 +18,11 @@ import numpy as np
 from minigrad import Tensor, op, ops, watchers
 from minigrad.grad_mode import is_grad_enabled
 from minigrad.ops.elementwise import cleared
-from minigrad.sums import zeros_like_row
+from minigrad.ops.linalg import as_rows, multiplied
+from minigrad.sums import sum_of_rows, zeros_like_row
 from nn.attention import MultiHeadAttention
 from nn.feed_forward import ACTIVATIONS
-from nn.fused import fused_layer_norm, gelu_and_slope, normed, times_slope
+from nn.fused import fused_layer_norm, gelu_and_slope, normed_rows, times_slope
 from nn.fused_room import How, fused_multi_head_attention
 from nn.linear import Linear
 from nn.masks import check_masks, read_masks
@@ -31,6 +32,8 @@ from nn.projections import packed_projections
 from nn.rooms import chosen_room
 
 Pullback = Callable[[Any], Any]
+Shape = tuple[int, ...]
+"""Of x, before its leading axes were joined: sub-layers get rows (n, D), and attention splits them again."""
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
@@ -42,7 +45,12 @@ def feed_forward_sublayer(
     if activation not in ON_ARRAYS or not _are_plain(norm, linear1, linear2):
         return None
     inputs = x, norm.weight, norm.bias, linear1.weight, linear1.bias, linear2.weight, linear2.bias
-    if not _are_alike(inputs) or not _fit(x, norm, linear2):
+    shapes = _shapes_if_alike(inputs)
+    if shapes is None:
+        return None
+    width, inner = shapes[0][-1:], shapes[4]  # (D,), (d_ff,)
+    fit = [width, width, inner + width, inner, width + inner, width]
+    if shapes[1:] != fit or not len(width) == len(inner) == 1 or norm.normalized_shape != width:
         return None
     return fused_feed_forward_sublayer(
         inputs, sublayer=FeedForwardPasses(activation), norm_first=norm_first, eps=norm.eps
@@ -58,20 +66,29 @@ def attention_sublayer(
     """
     if not is_plain(attention, MultiHeadAttention) or not _are_plain(norm, attention.out_proj):
         return None
-    if not attention.kdim == attention.vdim == attention.d_model or (attention.training and attention.dropout):
+    width, heads = attention.d_model, attention.num_heads
+    if not attention.kdim == attention.vdim == width or (attention.training and attention.dropout):
         return None
-    source = x if memory is None else memory
+    memories = [] if memory is None else [memory]
     projections = attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight, attention.out_proj.bias
-    inputs = (x, norm.weight, norm.bias, *[memory] * (memory is not None), *projections)
-    if not _are_alike(inputs) or not _fit(x, norm, attention.out_proj) or not _are_vectors(x, source, attention):
+    inputs = (x, norm.weight, norm.bias, *memories, *projections)
+    shapes = _shapes_if_alike(inputs)
+    if shapes is None:
         return None
-    (batch, n_q, width), n_k, heads = x.shape, source.shape[1], attention.num_heads
+    source = shapes[0] if memory is None else shapes[3]
+    if not len(shapes[0]) == len(source) == 3:
+        return None
+    (batch, n_q, _), n_k = shapes[0], source[1]
+    fit = [(batch, n_q, width), (width,), (width,), *[(batch, n_k, width)] * len(memories)]
+    fit += [(3 * width, width), (3 * width,), (width, width), (width,)]
+    if shapes != fit or norm.normalized_shape != (width,) or width % heads:
+        return None
     if chosen_room(x.dtype, width // heads, "cpu", n_q * n_k) != "fused":
         return None
     shape = (batch, heads, n_q, n_k)  # of the scores
-    masks = {"attn_mask": mask, "is_causal": is_causal, "causal_offset": 0, "key_lengths": None}
-    check_masks(x, shape, **masks)
-    visible, bias = read_masks(x, shape, **masks)
+    masks = mask, is_causal, 0, None  # no offset, no lengths
+    check_masks(x, shape, *masks)
+    visible, bias = read_masks(x, shape, *masks)
     if bias is not None:
         return None
     sublayer = AttentionPasses(heads, How(visible, 1.0 / math.sqrt(width // heads)))
@@ -82,34 +99,19 @@ def _are_plain(norm: Any, *layers: Any) -> bool:
     return is_plain(norm, LayerNorm) and type(norm.eps) is float and all([is_plain(layer, Linear) for layer in layers])
 
 
-def _are_alike(inputs: Sequence[Any]) -> bool:
-    """Whether they are Tensors of NumPy's arrays, of one dtype that BLAS multiplies, that all want gradients.
+def _shapes_if_alike(inputs: Sequence[Any]) -> list[Shape] | None:
+    """The shapes of Tensors of NumPy's arrays, of one dtype that BLAS multiplies, that all want gradients; else None.
 
-    And whether nobody watches, who would look for the operations within, or casts.
+    And None if somebody watches, who would look for the operations within, or casts.
     """
     if watchers.active or not is_grad_enabled():
-        return False
-    dtype = None
-    for x in inputs:
-        if not isinstance(x, Tensor) or not x._requires_grad or type(x._data) is not np.ndarray:
-            return False
-        dtype = dtype or x._data.dtype
-        if x._data.dtype is not dtype:
-            return False
-    return dtype is not None and dtype.char in "fd"
-
-
-def _fit(x: Tensor, norm: Any, last: Linear) -> bool:
-    """Whether the norm and the residual connection are of vectors such as x's."""
-    shape = x.shape[-1:]
-    return shape == norm.normalized_shape == norm.weight.shape == norm.bias.shape == last.weight.shape[:1]
-
-
-def _are_vectors(x: Tensor, source: Tensor, attention: MultiHeadAttention) -> bool:
-    """Whether they are (B, N, D), as attention takes them."""
-    width = attention.d_model
-    fit = x.ndim == source.ndim == 3 and x.shape[0] == source.shape[0] and x.shape[2] == source.shape[2] == width
-    return fit and width % attention.num_heads == 0
+        return None
+    if not all([isinstance(x, Tensor) and x._requires_grad and type(x._data) is np.ndarray for x in inputs]):
+        return None
+    dtypes = {x._data.dtype for x in inputs}
+    if len(dtypes) > 1 or dtypes.pop().char not in "fd":
+        return None
+    return [x._data.shape for x in inputs]
 
 
 # ---- what sub-layers compute -----------------------------------------------------------------------------------------
@@ -125,8 +127,8 @@ class FeedForwardPasses(NamedTuple):
         hidden = ACTIVATIONS[self.activation](ops.linear(x, weight1, bias1))  # (..., d_ff)
         return ops.linear(hidden, weight2, bias2)
 
-    def on_arrays(self, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> tuple[Any, Pullback]:
-        """The same, and the function that takes its gradient to those of all that is given."""
+    def on_rows(self, x: Any, shape: Shape, weight1: Any, bias1: Any, weight2: Any, bias2: Any) -> tuple[Any, Pullback]:
+        """The same of x as rows, and the function that takes its gradient to those of all that is given."""
         hidden, back1 = _linear(x, weight1, bias1)
         hidden, times_its_slope = ON_ARRAYS[self.activation](hidden)
         y, back2 = _linear(hidden, weight2, bias2)
@@ -154,16 +156,16 @@ class AttentionPasses(NamedTuple):
         mixed = fused_multi_head_attention(*projections, None, None, None, heads=self.heads, how=self.how)
         return ops.linear(mixed, out_weight, out_bias)
 
-    def on_arrays(self, x: Any, *others: Any) -> tuple[Any, Pullback]:
-        """The same, and the function that takes its gradient to those of all that is given."""
+    def on_rows(self, x: Any, shape: Shape, *others: Any) -> tuple[Any, Pullback]:
+        """The same of x as rows, and the function that takes its gradient to those of all that is given."""
         *memory, weight, bias, out_weight, out_bias = others
-        projections, back_to_inputs = _projections(x, memory, weight, bias)
+        projections, back_to_inputs = _projections(x, shape, memory, weight, bias)
         mixed, back_to_projections = _attend(*projections, None, None, None, heads=self.heads, how=self.how)
-        y, back_to_mixed = _linear(mixed, out_weight, out_bias)
+        y, back_to_mixed = _linear(as_rows(mixed), out_weight, out_bias)
 
         def pullback(g: Any) -> tuple[Any, ...]:
             d_mixed, *d_out = back_to_mixed(g)
-            d_projections = back_to_projections(d_mixed)[:2]
+            d_projections = back_to_projections(d_mixed.reshape(shape))[:2]
             return *back_to_inputs(d_projections), *d_out
 
         return y, pullback
@@ -172,19 +174,28 @@ class AttentionPasses(NamedTuple):
 _attend = fused_multi_head_attention.operation.body
 
 
-def _projections(x: Any, memory: list[Any], weight: Any, bias: Any) -> tuple[tuple[Any, Any], Pullback]:
+def _projections(x: Any, shape: Shape, memory: list[Any], weight: Any, bias: Any) -> tuple[tuple[Any, Any], Pullback]:
     """What attention reads, of x alone (the second is None then), or of x and a memory."""
     if not memory:
-        packed, back = _linear(x, weight, bias)  # (B, N, 3 D)
-        return (packed, None), lambda gradients: back(gradients[0])
-    projections, pullbacks = packed_projections.operation.body(x, *memory, weight, bias)  # (B, N_q, D), (B, N_k, 2 D)
-    return projections, lambda gradients: [pullback(gradients) for pullback in pullbacks]
+        packed, back = _linear(x, weight, bias)
+        packed = packed.reshape(*shape[:-1], 3 * shape[-1])  # (B, N, 3 D)
+        return (packed, None), lambda gradients: back(as_rows(gradients[0]))
+    projections, pullbacks = packed_projections.operation.body(x.reshape(shape), *memory, weight, bias)
+
+    def pullback(gradients: Any) -> list[Any]:
+        d_x, *others = [back(gradients) for back in pullbacks]
+        return [as_rows(d_x), *others]
+
+    return projections, pullback  # (B, N_q, D), (B, N_k, 2 D)
 
 
 def _linear(x: Any, weight: Any, bias: Any) -> tuple[Any, Pullback]:
-    """`minigrad.ops.linear`, with one function for all three gradients."""
-    y, pullbacks = ops.linear.operation.body(x, weight, bias)
-    return y, lambda g: [pullback(g) for pullback in pullbacks]
+    """`minigrad.ops.linear` of rows that fit, as the doors have seen, with one function for all three gradients."""
+
+    def pullback(g: Any) -> tuple[Any, ...]:
+        return multiplied(g, weight), multiplied(g.T, x), sum_of_rows(g)
+
+    return multiplied(x, weight.T, bias), pullback
 
 
 def _relu(x: Any) -> tuple[Any, Pullback]:
@@ -239,27 +250,29 @@ def _with_residual(inputs: Sequence[Any], sublayer: Any, norm_first: bool, eps: 
     inputs: x (..., D); the norm's weight and bias (D,); and what the sub-layer, one of those above, takes besides x.
     """
     x, weight, bias, *others = inputs
+    shape, rows = x.shape, as_rows(x)
     if norm_first:
-        h, back_to_x = normed(x, weight, bias, 1, eps, centred=True)
-        y, back_to_h = sublayer.on_arrays(h, *others)
-        y += x
+        h, back_to_rows = normed_rows(rows, weight, bias, eps, centred=True)
+        y, back_to_h = sublayer.on_rows(h, shape, *others)
+        y += rows
 
         def pullback(g: Any) -> tuple[Any, ...]:
+            g = as_rows(g)
             d_h, *d_others = back_to_h(g)
-            d_x, d_weight, d_bias = back_to_x(d_h)
-            d_x += g
-            return d_x, d_weight, d_bias, *d_others
+            d_rows, d_weight, d_bias = back_to_rows(d_h)
+            d_rows += g
+            return d_rows.reshape(shape), d_weight, d_bias, *d_others
 
-        return y, pullback
+        return y.reshape(shape), pullback
 
-    total, back_to_inputs = sublayer.on_arrays(x, *others)
-    total += x
-    y, back_to_total = normed(total, weight, bias, 1, eps, centred=True)
+    total, back_to_inputs = sublayer.on_rows(rows, shape, *others)
+    total += rows
+    y, back_to_total = normed_rows(total, weight, bias, eps, centred=True)
 
     def pullback_of_norm(g: Any) -> tuple[Any, ...]:
-        d_total, d_weight, d_bias = back_to_total(g)
-        d_x, *d_others = back_to_inputs(d_total)
-        d_x += d_total
-        return d_x, d_weight, d_bias, *d_others
+        d_total, d_weight, d_bias = back_to_total(as_rows(g))
+        d_rows, *d_others = back_to_inputs(d_total)
+        d_rows += d_total
+        return d_rows.reshape(shape), d_weight, d_bias, *d_others
 
-    return y, pullback_of_norm
+    return y.reshape(shape), pullback_of_norm

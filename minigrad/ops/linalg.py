@@ -9,7 +9,7 @@ import numpy as np
 
 from minigrad.autocast import in_16_bits
 from minigrad.bfloat import takes_bfloat16
-from minigrad.dividing import CORES, divide, is_worth_dividing, parts_at_most
+from minigrad.dividing import CORES, divide, parts_at_most
 from minigrad.dtypes import is_16_bit, is_bfloat16
 from minigrad.operation import namespace, op
 from minigrad.ops.elementwise import astype
@@ -83,9 +83,8 @@ def affine(x: Any, weight: Any, bias: Any) -> Any:
     if not alike or not _are_for_blas(rows, weight):
         value = product(x, swapaxes(weight, 0, 1))
         return value if bias is None else value + bias
-    value = np.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
-    _multiply(rows, weight.T, bias, as_rows(value))
-    return value
+    value = multiplied(rows, weight.T, bias)
+    return value if rows is x else value.reshape(*x.shape[:-1], value.shape[-1])
 
 
 def sum_of_all_rows(rows: Any) -> Any:
@@ -128,9 +127,9 @@ def times(x: Any, y: Any) -> Any:
     bfloat16. So do batches of bfloat16 on a GPU, which CuPy 14 has no product for.
     """
     if _are_for_blas(x, y):
-        value = np.empty((*x.shape[:-1], y.shape[-1]), x.dtype)
-        _multiply(x, y, None, value)
-        return value
+        if x.ndim == 2:
+            return multiplied(x, y)
+        return _multiplied_in_parts(x, y, None, NS_OF_A_PRODUCT * x.itemsize * x.size * y.shape[-1])
     if (type(x) is np.ndarray and is_16_bit(x.dtype)) or (is_bfloat16(x.dtype) and max(x.ndim, y.ndim) > 2):
         return astype(times(astype(x, dtype=np.float32), astype(y, dtype=np.float32)), dtype=x.dtype)
     return x @ y
@@ -148,40 +147,45 @@ NS_OF_A_PRODUCT = 0.005 if BLAS_TAKES_ONE_THREAD else 0.0
 # takes them 2 µs, ours 50. Each has so many nanoseconds to do at least.
 BLAS_DIVIDES_BELOW = 1.2e6 if BLAS_WAITS_BRIEFLY else 0.0
 NS_OF_A_BLAS_THREAD = 20e3
-SMALL_RESULT = 1 << 13  # numbers: `dot` begins in half of the time of `matmul`, but writes zeros first
+LEAST_DIVIDED = 2 * NS_OF_A_BLAS_THREAD  # nanoseconds: a product of fewer is never divided
+SMALL_RESULT = 1 << 15  # numbers: `dot` begins in a third of the time of `matmul`, but writes zeros first
 
 
-def _multiply(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.ndarray) -> None:
-    """Writes x @ y + bias of (..., n, k), (..., k, m) and (m,) or None: rows, or matrices, in parts at once."""
-    nanoseconds = NS_OF_A_PRODUCT * x.itemsize * x.size * y.shape[-1]
-    threads = _threads_of_blas(nanoseconds) if x.ndim == 2 else 1
-    if threads > 1:
-        multiply_by_blas(x, y, out, threads)
-    elif x.ndim > 2 or is_worth_dividing(nanoseconds):
-        _multiply_parts(x, y, bias, out, nanoseconds)
-        return
-    elif out.size <= SMALL_RESULT and x.size > 1 and y.size > 1:  # of a single number `dot` makes 0 · inf = 0
-        x.dot(y, out)
+def multiplied(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """x @ y + bias of (n, k), (k, m) and (m,) or None, of a dtype that BLAS multiplies; if large, in parts at once."""
+    rows, columns = x.shape[0], y.shape[1]
+    nanoseconds = NS_OF_A_PRODUCT * x.itemsize * x.size * columns
+    if nanoseconds < LEAST_DIVIDED and rows * columns <= SMALL_RESULT and x.size > 1 and y.size > 1:
+        value = x.dot(y)  # of a single number it would make 0 · inf = 0
+    elif (threads := _threads_of_blas(nanoseconds)) > 1:
+        value = np.empty((rows, columns), x.dtype)
+        multiply_by_blas(x, y, value, threads)
     else:
-        np.matmul(x, y, out=out)
+        return _multiplied_in_parts(x, y, bias, nanoseconds)
     if bias is not None:
-        out += bias
+        value += bias
+    return value
 
 
 def _threads_of_blas(nanoseconds: float) -> int:
     """How many threads of BLAS are to divide a product that takes so long in one; 1 for none."""
-    if nanoseconds >= BLAS_DIVIDES_BELOW or nanoseconds < 2 * NS_OF_A_BLAS_THREAD:
+    if not LEAST_DIVIDED <= nanoseconds < BLAS_DIVIDES_BELOW:
         return 1
     return min(parts_at_most(), CORES, int(nanoseconds / NS_OF_A_BLAS_THREAD))
 
 
-def _multiply_parts(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, out: np.ndarray, nanoseconds: float) -> None:
+def _multiplied_in_parts(x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, nanoseconds: float) -> np.ndarray:
+    """x @ y + bias of (..., n, k) and (..., k, m), as many matrices, and (m,) or None: rows, or matrices, in parts at
+    once if it takes so many nanoseconds that this is worth it."""
+    value = np.empty((*x.shape[:-1], y.shape[-1]), x.dtype)
+
     def work(start: int, stop: int) -> None:
-        part = np.matmul(x[start:stop], y if y.ndim == 2 else y[start:stop], out=out[start:stop])
+        part = np.matmul(x[start:stop], y if y.ndim == 2 else y[start:stop], out=value[start:stop])
         if bias is not None:
             part += bias
 
     divide(x, x.shape[0], nanoseconds / max(1, x.shape[0]), work)
+    return value
 
 
 def as_rows(x: Any) -> Any:

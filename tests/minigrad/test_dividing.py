@@ -38,6 +38,7 @@ def everything_divided(three_threads, monkeypatch):
     """Small work too."""
     monkeypatch.setattr(dividing, "LEAST_WORK", 1e-9)
     monkeypatch.setattr(linalg, "BLAS_DIVIDES_BELOW", 0.0)
+    monkeypatch.setattr(linalg, "LEAST_DIVIDED", 0.0)
 
 
 def edges_of(rows, nanoseconds):
@@ -200,6 +201,7 @@ def test_products_by_threads_of_blas_give_the_same(name, dtype, tolerance, three
     monkeypatch.setattr(linalg, "multiply_by_blas", multiply)
     monkeypatch.setattr(linalg, "BLAS_DIVIDES_BELOW", np.inf)
     monkeypatch.setattr(linalg, "NS_OF_A_BLAS_THREAD", 1e-9)
+    monkeypatch.setattr(linalg, "LEAST_DIVIDED", 0.0)
     monkeypatch.setattr(linalg, "NS_OF_A_PRODUCT", 0.005)
     monkeypatch.setattr(linalg, "CORES", 8)
     for mine, its in zip(with_gradients(function, arrays), whole, strict=True):

@@ -1,13 +1,14 @@
 """Fused operations equal the compositions that are their references; how exact these are is tested where they are."""
 
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
 
 import minigrad as mg
 import nn.functional as F
-from minigrad import dividing, ops
+from minigrad import autograd, dividing, ops
 from nn import fused
 from nn.fused import fused_gelu
 from tests.nn.comparison import draw
@@ -110,6 +111,28 @@ def norm_and_gradients(name, arrays, weights):
     inputs = [mg.Tensor(array, requires_grad=True) for array in arrays]
     y = getattr(F, name)(inputs[0], inputs[0].shape[-1], *inputs[1:])
     return [array.numpy() for array in (y, *mg.grad(y, inputs, weights))]
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize(
+    ("shape", "normalized"), [((3, 0), (0,)), ((2, 0, 3), (0, 3)), ((2, 0, 3), (3,)), ((0, 2), (2,))]
+)
+def test_nothing_is_divided_where_there_are_no_numbers(name, shape, normalized):
+    x = mg.zeros(*shape, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        getattr(F, name)(x, normalized, eps=0.0).sum().backward()
+    assert x.grad.shape == shape
+
+
+@pytest.mark.cpu_only(reason="on a GPU kernels make them")
+@pytest.mark.parametrize("name", NORMS)
+def test_gradients_of_rows_are_the_arrays_that_were_made(name, monkeypatch):
+    kept, own = [], autograd._own
+    monkeypatch.setattr(autograd, "_own", lambda gradient, owned: kept.append(owned) or own(gradient, owned))
+    inputs = [mg.Tensor(array, requires_grad=True) for array in draw(*NORMS[name])]
+    getattr(F, name)(inputs[0], 5, *inputs[1:]).sum().backward()
+    assert kept == [True] * len(inputs)
 
 
 @pytest.mark.cpu_only(reason="what is on a GPU is not divided")

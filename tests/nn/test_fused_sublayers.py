@@ -181,6 +181,12 @@ def exchanged(path, part):
     return change
 
 
+def without_axes_of_linear1(layer):
+    """Shapes that would fit one another if a matrix were not asked for."""
+    layer.linear1.weight, layer.linear1.bias = nn.Parameter(mg.ones(D)), nn.Parameter(mg.ones(()))
+    layer.linear2.weight = nn.Parameter(mg.ones(D))
+
+
 def own_forward(path):
     def change(layer):
         part = layer
@@ -242,6 +248,12 @@ def test_they_are_taken_of_plain_parts_that_all_want_gradients(change, expected,
         (exchanged("norm2.weight", nn.Parameter(mg.ones(4))), r"layer_norm: weight has the shape \(4,\)"),
         (exchanged("norm3.bias", nn.Parameter(mg.ones(2, 4))), r"layer_norm: bias has the shape \(2, 4\)"),
         (exchanged("norm2", nn.LayerNorm(7)), r"layer_norm: x of shape .*8\) does not end in normalized_shape \(7,\)"),
+        (
+            exchanged("norm3.normalized_shape", (7,)),
+            r"layer_norm: x of shape .*8\) does not end in normalized_shape \(7,\)",
+        ),
+        (without_axes_of_linear1, r"linear: x of shape .*8\) and weight of shape \(8,\) do not fit"),
+        (exchanged("self_attn.num_heads", 3), r"reshape"),
     ],
 )
 def test_parts_that_do_not_fit_say_so(norm_first, change, text):
@@ -249,6 +261,16 @@ def test_parts_that_do_not_fit_say_so(norm_first, change, text):
     change(layer)
     with pytest.raises(ValueError, match=text):
         layer(*vectors())
+
+
+@pytest.mark.parametrize("path", ["self_attn.in_proj_bias", "linear1.bias"])
+def test_a_bias_that_is_one_number_is_added_to_all(path, taken, never):
+    layer, inputs = decoder_layer(), vectors()
+    exchanged(path, nn.Parameter(mg.ones(1)))(layer)
+    found = value_and_gradients(layer, inputs)
+    assert len(taken()) == 2
+    never()
+    assert_same_bits(found, value_and_gradients(layer, inputs))
 
 
 @pytest.mark.parametrize("path", ["linear2", "self_attn.out_proj"])

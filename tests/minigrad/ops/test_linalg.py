@@ -5,6 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from minigrad import Tensor, grad, ops
+from minigrad.ops import linalg
 from tests.minigrad.ops.factory import Case, make_tests, with_axes
 from tests.support import leaf
 
@@ -119,6 +120,43 @@ def test_nothing_times_infinity_is_no_number(sizes):
     with np.errstate(invalid="ignore"):
         for x, y in ((0.0, np.inf), (np.inf, 0.0)):
             assert np.isnan((Tensor(np.full((n, k), x)) @ Tensor(np.full((k, m), y))).numpy()).all()
+
+
+@pytest.mark.cpu_only(reason="CuPy has a way of its own")
+@pytest.mark.parametrize("sizes", [(3, 4, 5), (0, 4, 5), (3, 0, 5), (3, 4, 0), (1, 1, 1), (1, 1, 7), (30, 1, 20)])
+@pytest.mark.parametrize("result", [0, 1 << 15])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_product_is_the_same_by_each_of_numpys_functions(sizes, result, has_bias, monkeypatch):
+    """`dot` is taken for small results; never `matmul` into the array of an operand, even turned round or repeated."""
+    monkeypatch.setattr(linalg, "SMALL_RESULT", result)
+    n, k, m = sizes
+    rng = np.random.default_rng(0)
+    bias = rng.standard_normal(m) if has_bias else None
+    for x in (rng.standard_normal((n, k)), rng.standard_normal((k, n)).T, np.broadcast_to(1.5, (n, k))):
+        for y in (rng.standard_normal((k, m)), rng.standard_normal((m, k)).T, np.broadcast_to(-0.5, (k, m))):
+            found = linalg.multiplied(x, y, bias)
+            np.testing.assert_allclose(found, np.einsum("nk,km->nm", x, y) + (bias if has_bias else 0), atol=1e-13)
+            assert found.base is None and found.flags.c_contiguous and found.flags.writeable
+
+
+class Noted(np.ndarray):
+    """An array that says whether `dot` was called."""
+
+    dots = 0
+
+    def dot(self, y):
+        Noted.dots += 1
+        return np.ndarray.dot(self, y)
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [((128, 8, 256), 1), ((129, 8, 256), 0), ((128, 256, 128), 0)])
+def test_small_products_of_small_results_are_made_by_dot(sizes, expected, monkeypatch):
+    monkeypatch.setattr(linalg, "NS_OF_A_PRODUCT", 0.005)
+    monkeypatch.setattr(linalg, "BLAS_DIVIDES_BELOW", 0.0)
+    monkeypatch.setattr(Noted, "dots", 0)
+    n, k, m = sizes
+    linalg.multiplied(np.ones((n, k), np.float32).view(Noted), np.ones((k, m), np.float32))
+    assert Noted.dots == expected
 
 
 def test_gradients_of_gradients_beside_an_array_that_is_no_tensor():
