@@ -76,23 +76,26 @@ class Optimizer:
         together: dict[Any, list[Piece]] = {}
         arrays: set[int] = set()
         for parameter in parameters:
-            values, gradient, state = parameter._data, parameter._grad._data, self.state[parameter]  # type: ignore[union-attr]
-            alone = type(values) is np.ndarray and values.base is None and id(values) not in arrays
+            own, gradient, state = parameter._data, parameter._grad._data, self.state[parameter]  # type: ignore[union-attr]
+            alone = type(own) is np.ndarray and own.base is None and id(own) not in arrays
             if not alone or type(gradient) is not np.ndarray:  # on a GPU, or in memory that may be another's
-                with on_device_of(values):
-                    move(values, gradient, state)
+                with on_device_of(own):
+                    move(own, gradient, state)
                 continue
-            arrays.add(id(values))
-            if values.size <= SMALL:
-                together.setdefault((values.dtype, state["step"]), []).append((values, gradient, state))
+            arrays.add(id(own))
+            if own.size <= SMALL:
+                together.setdefault((own.dtype, state["step"]), []).append((own, gradient, state))
             else:
                 for name in used:
-                    remembered(state, name, values)
-                pieces += in_parts(values, gradient, state, used)
+                    remembered(state, name, own)
+                pieces += in_parts(own, gradient, state, used)
         del joined[len(together) :]
         joined += [Joined() for _ in range(len(together) - len(joined))]
-        for one, members in zip(joined, together.values(), strict=True):
-            one.move(members, used, move)
+        for one, ((_, step), members) in zip(joined, together.items(), strict=True):
+            its_values, gradients, states = zip(*members, strict=True)
+            if not one.is_of(its_values, states, used):
+                one.join(its_values, states, used)
+            one.move(gradients, step, move)
         move_pieces(pieces, move)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
@@ -219,7 +222,8 @@ class Optimizer:
         name, seen = type(self).__name__, set()
         for place, parameter in enumerate(self._parameters()):
             if not isinstance(parameter, Tensor):
-                raise TypeError(f"{name}: parameter {place} must be a Tensor, got {type(parameter).__name__}")
+                kind = type(parameter).__name__
+                raise TypeError(f"{name}: parameter {place} must be a Tensor, got {kind}; write model.parameters()")
             if not parameter.is_leaf:
                 raise ValueError(
                     f"{name}: parameter {place} of shape {parameter.shape} was made by an operation; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,44 +33,42 @@ class Joined:
     """Parameters of one dtype that have moved equally often, moved as one.
 
     The arrays of their states become parts of one array each, and stay that until somebody puts others in their place.
-    Their values stay in arrays of their own, which others may know: they are copied here and back.
+    Their values stay in arrays of their own, which others may know: they are copied here and back. By these arrays the
+    parameters are known again, so they are kept until the next step, though a parameter may have another by then.
     """
 
     def __init__(self) -> None:
-        self._shapes: list[tuple[int, ...]] = []
+        self._own: Sequence[np.ndarray] = []  # the parameters' arrays
         self._values = _Whole(np.empty(0), [])
         self._arrays: dict[str, _Whole] = {}  # of the states, by their names
 
-    def move(self, members: Sequence[Piece], names: Sequence[str], move: Move) -> None:
-        """Moves all; `names` are those of the arrays in their states."""
-        values, gradients, states = zip(*members, strict=True)
-        if not self._holds(values, states, names):
-            self._join(values, states, names)
-        whole = np.concatenate(values, axis=None, out=self._values.array)
-        state = {"step": states[0]["step"], **{name: joined.array for name, joined in self._arrays.items()}}
-        move_pieces(in_parts(whole, np.concatenate(gradients, axis=None), state, names), move)
-        for own, part in zip(values, self._values.parts, strict=True):
-            own[...] = part
-
-    def _holds(self, values: Sequence[np.ndarray], states: Sequence[State], names: Sequence[str]) -> bool:
-        """Whether these states, in this order, have the parts still that they were given, and these values fit."""
+    def is_of(self, values: Sequence[np.ndarray], states: Sequence[State], names: Sequence[str]) -> bool:
+        """Whether these arrays are joined, in this order, and the states still have the parts that they were given."""
         return (
-            self._shapes == [array.shape for array in values]
-            and self._values.array.dtype == values[0].dtype
+            len(self._own) == len(values)
+            and all(map(operator.is_, self._own, values))
             and self._values.is_whole()
             and [*self._arrays] == [*names]
-            and all([self._arrays[name].has_parts([state[name] for state in states]) for name in names])
+            and all([self._arrays[name].has_parts(map(operator.itemgetter(name), states)) for name in names])
         )
 
-    def _join(self, values: Sequence[np.ndarray], states: Sequence[State], names: Sequence[str]) -> None:
-        self._shapes = [array.shape for array in values]
-        self._values = _joined(values)
+    def join(self, values: Sequence[np.ndarray], states: Sequence[State], names: Sequence[str]) -> None:
+        """Join parameters; `names` are those of the arrays in their states."""
+        self._own, self._values = values, _joined(values)
         self._arrays = {}
         for name in names:
             pairs = zip(states, values, strict=True)
             self._arrays[name] = joined = _joined([remembered(state, name, own) for state, own in pairs])
             for state, part in zip(states, joined.parts, strict=True):
                 state[name] = part
+
+    def move(self, gradients: Sequence[np.ndarray], step: int, move: Move) -> None:
+        """Move all that were joined."""
+        whole = np.concatenate(self._own, axis=None, out=self._values.array)
+        state = {"step": step, **{name: joined.array for name, joined in self._arrays.items()}}
+        move_pieces(in_parts(whole, np.concatenate(gradients, axis=None), state, [*self._arrays]), move)
+        for own, part in zip(self._own, self._values.parts, strict=True):
+            own[...] = part
 
 
 class _Whole(NamedTuple):
@@ -83,7 +81,7 @@ class _Whole(NamedTuple):
         """Whether the parts are views still: of a copy they are arrays of their own."""
         return self.parts[0].base is self.array
 
-    def has_parts(self, arrays: Sequence[np.ndarray]) -> bool:
+    def has_parts(self, arrays: Iterable[np.ndarray]) -> bool:
         return all(map(operator.is_, self.parts, arrays))
 
 

@@ -107,6 +107,33 @@ def joined_numbers(an_optimizer):
 
 
 @pytest.mark.cpu_only(reason="on a GPU nothing is joined")
+def test_parameters_are_joined_anew_only_after_a_change(monkeypatch):
+    joined, join = [], pieces.Joined.join
+    monkeypatch.setattr(
+        pieces.Joined, "join", lambda self, values, *rest: (joined.append(len(values)), join(self, values, *rest))
+    )
+    moved = parameters()
+    adam = Adam(moved)
+
+    def numbers_joined_in_a_step(without=None):
+        joined.clear()
+        set_gradients(moved, 0)
+        if without is not None:
+            moved[without].grad = None
+        adam.step()
+        return joined.copy()
+
+    assert numbers_joined_in_a_step() == [6] and numbers_joined_in_a_step() == []
+    moved[0].data = 2 * moved[0].data  # as large, and elsewhere
+    assert numbers_joined_in_a_step() == [6] and numbers_joined_in_a_step() == []
+    adam.state[moved[0]] = copy.deepcopy(adam.state[moved[0]])
+    assert numbers_joined_in_a_step() == [6] and numbers_joined_in_a_step() == []
+    adam.param_groups[0]["params"].reverse()
+    assert numbers_joined_in_a_step() == [6] and numbers_joined_in_a_step() == []
+    assert numbers_joined_in_a_step(without=1) == [5] and numbers_joined_in_a_step() == [1]
+
+
+@pytest.mark.cpu_only(reason="on a GPU nothing is joined")
 def test_only_what_the_last_step_joined_is_kept():
     moved = [Parameter([1.0]), Parameter([1.0, 2.0]), Parameter([3.0, 4.0, 5.0])]
     adam = Adam([{"params": moved[:2]}, {"params": moved[2]}])
