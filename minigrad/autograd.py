@@ -49,9 +49,11 @@ def backward(
     gradients, owned, _ = _walk([output], [seed], None, retain_graph, create_graph)
     sums = []
     with GradMode(create_graph):
-        for leaf in gradients:  # no name for its gradient: `_is_alone` counts who refers to it
-            alone = leaf in owned or _is_alone(gradients, leaf)
-            mine = _own(gradients[leaf] if leaf.hooks is None else _hooked(leaf, gradients[leaf]), alone)
+        # References are counted before the loop, in which a name would be one more.
+        for leaf, references in zip(gradients, _references(gradients), strict=True):
+            gradient = gradients[leaf]
+            alone = leaf in owned or (references == _ONE_REFERENCE and _may_be_kept(gradient))
+            mine = _own(_hooked(leaf, gradient), alone)
             sums.append(mine if leaf._grad is None else leaf._grad + mine)
     for leaf, total in zip(gradients, sums, strict=True):  # after an error none has been reached
         leaf._grad = total
@@ -396,14 +398,17 @@ def _as_array(value: Any) -> Any:
     return value if isinstance(value, Tensor) or is_array(value) else np.asarray(value)
 
 
-_held = {0: object()}
-_ONE_REFERENCE = sys.getrefcount(_held[0])  # what is counted of an object that only a dict refers to
+def _references(held: dict[Any, Any]) -> list[int]:
+    """How often each value of the dict is referred to: counts that mean something beside one another."""
+    return list(map(sys.getrefcount, held.values()))
 
 
-def _is_alone(gradients: dict[Any, Any], leaf: Any) -> bool:
-    """Whether nothing else refers to the leaf's gradient, an array just made, as are those of most products."""
-    alone = sys.getrefcount(gradients[leaf]) == _ONE_REFERENCE
-    return alone and type(gradients[leaf]) is ndarray and gradients[leaf].base is None and gradients[leaf].flags.carray
+(_ONE_REFERENCE,) = _references({0: object()})  # what is counted of a value that only the dict refers to
+
+
+def _may_be_kept(gradient: Any) -> bool:
+    """Whether it may become a leaf's own: an array of NumPy's, with memory of its own, in the usual order, writable."""
+    return type(gradient) is ndarray and gradient.base is None and gradient.flags.carray
 
 
 def _own(gradient: Any, owned: bool) -> Tensor:

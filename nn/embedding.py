@@ -80,7 +80,8 @@ class _Positions(Module):
                 f"{name}: a sequence of length {length} was given, but max_length is {self.max_length}; "
                 "make a longer table, or shorten the sequence"
             )
-        return x + self.table[first:length]
+        is_all = first == 0 and length == self.table.shape[0]  # of a slice the gradient is written into zeros
+        return x + (self.table if is_all else self.table[first:length])
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, max_length={self.max_length}"

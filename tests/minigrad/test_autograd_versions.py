@@ -169,6 +169,31 @@ def test_a_written_view_is_noticed_by_the_graph_of_its_base_and_the_other_way_ro
         y.backward()
 
 
+@pytest.mark.parametrize("written", range(4))
+@pytest.mark.parametrize("used", range(4))
+def test_a_view_of_a_view_has_the_memory_of_both(used, written):
+    x, base = leaf(2.0), values_of(1, 2, 3, 4)
+    views = [base, base[1:], base[1:][1:], base.reshape(2, 2)[1:]]
+    y = (x * views[used]).sum()
+    views[written].mul_(3)
+    with pytest.raises(RuntimeError, match="was changed in place"):
+        y.backward()
+
+
+def test_a_value_that_is_an_input_or_a_view_of_one_has_its_memory():
+    @mg.op
+    def second_of(x, y):
+        return y[1:], (lambda g: mg.ops.zeros_like(x), lambda g: mg.ops.pad(g, ((1, 0),)))
+
+    x, base = leaf([1.0, 2.0]), values_of(1, 2, 3)
+    for given in (base, base[1:]):
+        value = second_of(mg.ones(5), given)
+        y = (x[: len(value)] * value).sum()
+        given.mul_(2)
+        with pytest.raises(RuntimeError, match="was changed in place"):
+            y.backward()
+
+
 def test_writing_before_use_or_after_backward_or_elsewhere_is_no_error():
     x, other = leaf([1.0, 2.0]), leaf([3.0, 4.0])
     add_in_place(x)

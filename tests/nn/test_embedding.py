@@ -200,6 +200,39 @@ def test_learned_positions_are_parameters():
     assert layer.table.grad.numpy()[:, 0].tolist() == [2, 2, 2] + [0] * 97
 
 
+@pytest.mark.parametrize(("first", "length"), [(0, 6), (0, 5), (1, 5), (5, 1)])
+def test_places_are_those_of_the_table(first, length):
+    layer = nn.LearnedPositionalEncoding(4, max_length=6)
+    y = layer(mg.zeros(2, length, 4), first)
+    assert (y == layer.table[first : first + length]).all()
+    y.sum().backward()
+    assert layer.table.grad[:, 0].tolist() == [0] * first + [2] * length + [0] * (6 - first - length)
+
+
+@pytest.mark.parametrize("length", [5, 6])
+def test_a_table_may_be_longer_than_what_is_asked_of_it(length):
+    layer = nn.LearnedPositionalEncoding(4, max_length=8)
+    layer.max_length = 6
+    assert (layer(mg.zeros(2, length, 4)) == layer.table[:length]).all()
+
+
+def test_the_whole_table_is_no_slice():
+    layer = nn.LearnedPositionalEncoding(4, max_length=6)
+    inputs = [layer(mg.zeros(n, 4)).node.inputs for n in (5, 6)]
+    assert [any(x is layer.table for x in given) for given in inputs] == [False, True]
+
+
+@pytest.mark.parametrize("length", [5, 6])
+def test_a_write_to_the_table_is_noticed(length):
+    layer = nn.LearnedPositionalEncoding(4, max_length=6)
+    x = mg.ones(length, 4, requires_grad=True)
+    loss = (x * layer(x)).sum()
+    with mg.no_grad():
+        layer.table.mul_(2)
+    with pytest.raises(RuntimeError, match="was changed in place"):
+        loss.backward()
+
+
 def test_gradients_of_many_float16_duplicates_are_added_up_in_float32():
     """In float16 2048 + 1 is 2048, which PyTorch answers."""
     weight = nn.Parameter(np.ones((2, 3), np.float16))
