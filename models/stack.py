@@ -125,7 +125,8 @@ class EncoderLayer(_Layer):
         """x (B, N, D) to the same shape.
 
         Args:
-            mask: True = may be attended to (PyTorch's masks here say the opposite); broadcasts to (B, H, N, N).
+            mask: True = may be attended to (PyTorch's masks here say the opposite); broadcasts to (B, H, N, N). A
+                floating mask is added to the scores: of zeros and ones write mask != 0.
             is_causal: place i attends to places up to i only, of those that `mask` allows: as in GPT.
             need_weights: return (output, weights), with the path "self_attn".
         """

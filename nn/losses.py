@@ -236,6 +236,11 @@ def _cross_entropy_of_probabilities(
             f"cross_entropy: ignore_index is a class id, and target holds probabilities; got {ignore_index}"
         )
     check_floating("cross_entropy: logits", logits.dtype)
+    if target.shape != logits.shape:
+        raise ValueError(
+            f"cross_entropy: logits of shape {logits.shape} and target of shape {target.shape} do not fit; a floating "
+            "target holds probabilities, in the shape of logits; class ids are integers"
+        )
     x, q, dtype = _operands("cross_entropy", logits, target, reduction)
     rows, shape = _rows("cross_entropy: logits", x)  # (M, C)
     log_p = ops.log_softmax(rows, axis=1)
@@ -374,7 +379,8 @@ def _rows_and_ids(
     if target.shape != shape:
         raise ValueError(
             f"{name}: {what} of shape {scores.shape} and target of shape {target.shape} do not fit; "
-            f"class ids have the shape of {what} without C, here {shape}"
+            f"class ids have the shape of {what} without C, which is axis 1, here {shape}; for {what} (..., C) write "
+            f"{what}.reshape(-1, C) and target.reshape(-1)"
         )
     total = _counted(name, array_of(target), rows.shape[1], ignore_index)
     return rows, (target if target.ndim == 1 else ops.reshape(target, shape=(-1,))), shape, total
