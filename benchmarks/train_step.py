@@ -31,6 +31,14 @@ from training.tasks.base import MissingDependency
 OURS, FLOORS = ("minigrad", "parallel"), ("floor-blas", "floor-divided")
 NAMES = (*(name for name in ENGINES if name not in FLOORS), "floor")
 
+ENGINES_HELP = (
+    f"some of {','.join(NAMES)} (default: all that are installed). parallel: minigrad with nn.ParallelLoss; by-hand: "
+    "its operations without its engine, of GPTs only; floor: the step's matrix products alone, in two ways"
+)
+LEGEND = """
+Ratios, and multiples of the faster floor, are medians over rounds of the times of one round, with quartiles in
+brackets: not quotients of the medians in ms. Below 1, the engine that heads the column is faster."""
+
 
 def lines(measured: Sequence[Measured]) -> tuple[list[str], list[list[str]]]:
     """Heads and a line for each engine: ms of a step, ratios of ours to it, multiple of the floor, memory."""
@@ -50,9 +58,10 @@ def lines(measured: Sequence[Measured]) -> tuple[list[str], list[list[str]]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 if every size was measured, and the engines agree."""
     parser = parser_of("Time a training step in minigrad and in other engines.")
-    parser.add_argument("--engines", type=names(NAMES, "engine"), default=NAMES, help=", ".join(NAMES))
+    parser.add_argument("--engines", type=names(NAMES, "engine"), default=NAMES, help=ENGINES_HELP)
     parser.add_argument("--json", type=new_file, help="a file for all that was measured")
-    parser.add_argument("--sizes", type=names(list(SIZES), "size"), default=list(SIZES), help=", ".join(SIZES))
+    sizes_help = f"some of {','.join(SIZES)} (default: all)"
+    parser.add_argument("--sizes", type=names(list(SIZES), "size"), default=list(SIZES), help=sizes_help)
     given = parsed(parser, arguments)
     engines = [part for name in given.engines for part in (FLOORS if name == "floor" else (name,))]
     results: dict[str, list[Measured]] = {}
@@ -63,11 +72,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             workload = Workload(Path(folder) / "workload.npz")
             try:
                 workload.save(size, make(size).state_dict(), draw(size))
-                results[name] = measure(workload, engines, given.rounds, given.threads, given.block)
+                measured = measure(workload, engines, given.rounds, given.threads, given.block)
             except (NotTheSame, WorkerError, MissingDependency) as error:
                 print(f"{name} was not measured: {error}", flush=True)
-            else:
-                print(table(*lines(results[name]), markdown=given.markdown), flush=True)
+                continue
+        if not measured:
+            print(f"{name} was not measured: no engine was there", flush=True)
+            continue
+        results[name] = measured
+        print(table(*lines(measured), markdown=given.markdown), flush=True)
+    if results:
+        print(LEGEND)
     if given.json:
         write(given.json, given, results)
     return int(len(results) < len(given.sizes))

@@ -62,12 +62,16 @@ def test_pairs(refused):
 @pytest.mark.parametrize(
     "option, value, text",
     [
-        ("--engines", "minigrad,torhc", "no engine is called 'torhc'; there are minigrad, parallel, torch, "),
+        ("--engines", "minigrad,torhc", "no engine is called 'torhc'; there are minigrad, parallel, by-hand, torch, "),
         ("--sizes", "huge", "no size is called 'huge'; there are tiny, nanogpt-cpu, mid, baby, dates"),
     ],
 )
 def test_unknown_names(option, value, text, refused):
     assert refused(train_step, option, value).startswith(f"argument {option}: {text}")
+
+
+def test_names_may_have_spaces_and_count_once():
+    assert command.names(["tiny", "mid", "baby"], "size")("mid, tiny,mid") == ["mid", "tiny"]
 
 
 @pytest.mark.parametrize("module, option", [(train_step, "--json"), (attention, "--json"), (attention, "--plot")])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks import generation, scaling, train_step
-from benchmarks.engines import command, floor, in_minigrad, numpy_style, worker
+from benchmarks.engines import by_hand, command, floor, in_minigrad, numpy_style, worker
 from benchmarks.engines.measuring import Measured, NotTheSame, check_results, steps_of_a_block, take_turns
 from benchmarks.engines.processes import Worker, WorkerError
-from benchmarks.engines.sizes import ANSWER_LENGTH, SIZES, Workload, checksum
+from benchmarks.engines.sizes import ANSWER_LENGTH, SIZES, NotInstalled, Workload, checksum
 from benchmarks.engines.tables import table
 from minigrad.ops import linalg
 from models import greedy_decode
@@ -56,7 +56,9 @@ def losses_of(engine, workload, steps):
 def test_it_prints_a_line_for_each_engine_and_writes_all_to_a_file(tmp_path):
     result = run(*SHORT, "--engines", "minigrad,parallel,floor", "--json", tmp_path / "found.json")
     assert result.returncode == 0, result.stdout + result.stderr
-    title, _, heads, *lines = result.stdout.strip().split("\n")
+    printed, _, legend = result.stdout.strip().rpartition("\n\n")
+    assert legend.startswith("Ratios, and multiples of the faster floor, are medians over rounds")
+    title, _, heads, *lines = printed.split("\n")
     assert title == "tiny: GPT, V=32, N=16, D=32, 2 heads, 2 layers, batch 16, AdamW; threads: 1, rounds: 1"
     assert re.sub(" +", " ", heads).strip() == "ms/step minigrad / it parallel / it x floor peak MiB with"
     assert [line.split()[0] for line in lines] == ["minigrad", "parallel", "floor-blas", "floor-divided"]
@@ -66,6 +68,13 @@ def test_it_prints_a_line_for_each_engine_and_writes_all_to_a_file(tmp_path):
     for engine, line in zip(found["results"]["tiny"], lines, strict=True):
         (seconds,) = engine["seconds"]
         assert line.split()[:2] == [engine["name"], f"{seconds * 1e3:.2f}"] and seconds > 0
+
+
+def test_a_size_of_which_no_engine_measures_anything_is_a_failure(capsys):
+    assert train_step.main(["--sizes", "dates", "--engines", "by-hand", "--rounds", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert "by-hand is left out: by-hand is written for the GPT alone" in printed
+    assert "dates was not measured: no engine was there" in printed and "ms/step" not in printed
 
 
 def test_pytorch_has_a_line():
@@ -111,6 +120,17 @@ def test_half_batches_have_the_same_losses(workload):
 
     step = in_parallel.build(workload, 2)
     assert [float(step()) for _ in range(4)] == pytest.approx(losses_of(in_minigrad, workload, 4), rel=1e-4)
+
+
+@pytest.mark.parametrize(("size", "steps"), [("tiny", 8), ("nanogpt-cpu", 2)])
+def test_by_hand_the_same_is_computed(size, steps, tmp_path):
+    workload = saved(SIZES[size], tmp_path / "workload.npz")
+    assert losses_of(by_hand, workload, steps) == losses_of(in_minigrad, workload, steps)
+
+
+def test_by_hand_there_is_a_gpt_alone(tmp_path):
+    with pytest.raises(NotInstalled, match="by-hand is written for the GPT alone"):
+        by_hand.build(SimpleNamespace(size=SIZES["dates"]), 1)
 
 
 @pytest.mark.parametrize("build", [floor.build, floor.build_divided])

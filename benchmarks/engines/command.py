@@ -64,10 +64,10 @@ def seconds(text: str) -> float:
 
 
 def names(known: Sequence[str], kind: str) -> Callable[[str], list[str]]:
-    """A list of some of these names, with commas."""
+    """A list of some of these names, with commas; each once."""
 
     def read(text: str) -> list[str]:
-        given = text.split(",")
+        given = list(dict.fromkeys(name.strip() for name in text.split(",")))
         for name in given:
             if name not in known:
                 raise argparse.ArgumentTypeError(f"no {kind} is called {name!r}; there are {', '.join(known)}")

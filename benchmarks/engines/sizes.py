@@ -17,7 +17,7 @@ from training.settings import Settings, settings_for
 
 
 class NotInstalled(Exception):
-    """What an engine needs is not there; the text says what, in a line."""
+    """What an engine needs is not there, or it has not got this model; the text says what, in a line."""
 
 
 Batch = tuple[np.ndarray, np.ndarray]

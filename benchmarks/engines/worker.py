@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 
-if {"minigrad", "parallel", "floor-divided"} & set(sys.argv[1:2]):
+if {"minigrad", "parallel", "by-hand", "floor-divided"} & set(sys.argv[1:2]):
     import minigrad  # noqa: F401 - before NumPy, whose BLAS reads a setting while it is loaded
 
 import argparse
@@ -52,6 +52,7 @@ class Engine:
 ENGINES = {
     "minigrad": Engine("in_minigrad", "numpy"),
     "parallel": Engine("in_parallel", "numpy"),
+    "by-hand": Engine("by_hand", "numpy"),
     "torch": Engine("in_pytorch", "torch"),
     "floor-blas": Engine("floor", "numpy"),
     "floor-divided": Engine("floor", "numpy", "build_divided"),
