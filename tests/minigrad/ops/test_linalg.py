@@ -127,7 +127,7 @@ def test_nothing_times_infinity_is_no_number(sizes):
 @pytest.mark.parametrize("result", [0, 1 << 15])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_a_product_is_the_same_by_each_of_numpys_functions(sizes, result, has_bias, monkeypatch):
-    """`dot` is taken for small results; never `matmul` into the array of an operand, even turned round or repeated."""
+    """Of matrices as they are, turned round and repeated; and always in a new array."""
     monkeypatch.setattr(linalg, "SMALL_RESULT", result)
     n, k, m = sizes
     rng = np.random.default_rng(0)
